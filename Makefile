@@ -1,0 +1,46 @@
+# Every target sets up what it needs by itself, on a machine that has python3, git and make.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow check format docs dist clean
+
+help:
+	@echo "make demo     select an augmentation on a small inspection task made on the spot"
+	@echo "make test     checks, documentation and tests"
+	@echo "make check    format, lint, types, architecture"
+	@echo "make docs     the documentation, into site/"
+	@echo "make dist     the wheel, into dist/"
+
+# The marker is newer than the project files exactly where the environment is up to date.
+$(READY): pyproject.toml
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet uv
+	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable '.[demo]' --group dev
+	@touch $@
+
+check: $(READY)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+format: $(READY)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+docs: $(READY)
+	$(VENV)/bin/mkdocs build --strict --quiet
+
+test: check docs
+	$(PYTHON) -m pytest -n 2
+
+test-slow: $(READY)
+	$(PYTHON) -m pytest -m slow
+
+dist: $(READY)
+	$(PYTHON) -m build --wheel --installer uv
+
+clean:
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

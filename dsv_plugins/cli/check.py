@@ -1,0 +1,55 @@
+"""Run the conformance kit on an installed plugin: a row for each check, exit code 1 when one fails."""
+
+from __future__ import annotations
+
+import json
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dsv_plugins.errors import InputError
+from dsv_plugins.records import RECORDS, Plugin
+from dsv_plugins.registry import Registry, build_registry
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("name", help="name of the plugin, as `dsv plugins` shows it")
+    parser.add_argument("--kind", choices=list(RECORDS), help="needed only where two kinds share the name")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(arguments: Namespace) -> int:
+    """Check one plugin."""
+    registry = build_registry()
+    record = _find(registry, arguments.name, arguments.kind)
+
+    from dsv_plugins.testing import run_checks  # torch is needed from here on
+
+    results = list(run_checks(record))
+    failed = any(result.failed for result in results)
+    if arguments.json:
+        rows = [{"check": result.check, "status": result.status, "reason": result.reason} for result in results]
+        print(json.dumps({"kind": record.kind, "name": record.name, "checks": rows}, indent=2))
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("check", "status", "reason"):
+            table.add_column(heading, no_wrap=heading != "reason", overflow="fold")
+        for result in results:
+            colour = "red" if result.failed else "green"
+            table.add_row(escape(result.check), f"[{colour}]{result.status}[/{colour}]", escape(result.reason))
+        Console().print(table)
+    return 1 if failed else 0
+
+
+def _find(registry: Registry, name: str, kind: str | None) -> Plugin[object]:
+    kinds = sorted({plugin.record.kind for plugin in registry.plugins if plugin.record.name == name})
+    if kind is None and len(kinds) > 1:
+        raise InputError(f"{name!r} is the name of a plugin of kind {' and '.join(kinds)}; say which with --kind")
+    if kind is None and not kinds:
+        raise registry.unknown(name)
+    return registry.get(RECORDS[kind or kinds[0]], name)

@@ -1,0 +1,81 @@
+"""The exceptions of dsv_plugins, as one tree.
+
+    DSVError                        everything below, for one `except`
+    ├── PluginError                 a plugin is at fault, and is named
+    │   ├── UnknownPluginError      nothing of that kind has that name
+    │   ├── PluginConflictError     two providers claim one name
+    │   ├── PluginSettingsError     the factory does not take those hyperparameters
+    │   └── ConformanceError        the conformance kit found failures
+    ├── EmbeddingError              embeddings that no loss can be computed from
+    ├── ScoreError                  scores that no selector can be computed from
+    ├── TrainingError               a training that ended without a usable detector
+    └── InputError                  a file, a folder or a setting of the caller's is wrong
+
+Each message is one line that says what is wrong and what to do about it.
+`exit_code` is what a command ends with: 2 where the call was wrong, 1 where the work failed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ConformanceError",
+    "DSVError",
+    "EmbeddingError",
+    "InputError",
+    "PluginConflictError",
+    "PluginError",
+    "PluginSettingsError",
+    "ScoreError",
+    "TrainingError",
+    "UnknownPluginError",
+]
+
+
+class DSVError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class PluginError(DSVError):
+    """A plugin is at fault; the message names it and its provider."""
+
+
+class UnknownPluginError(PluginError):
+    """No plugin of that kind has that name."""
+
+    exit_code = 2
+
+
+class PluginConflictError(PluginError):
+    """Two providers registered the same name of the same kind."""
+
+
+class PluginSettingsError(PluginError):
+    """A plugin's factory does not accept the hyperparameters it was given."""
+
+    exit_code = 2
+
+
+class ConformanceError(PluginError):
+    """A plugin failed checks of the conformance kit."""
+
+
+class EmbeddingError(DSVError):
+    """A set of embeddings is empty, misshapen or not finite; the message names the set."""
+
+
+class ScoreError(DSVError):
+    """The candidates' scores do not permit this selector; the message says why."""
+
+
+class TrainingError(DSVError):
+    """A training ended without a usable detector, for the reason given."""
+
+
+class InputError(DSVError):
+    """A file, a folder or a setting is wrong; the message names it and says what to do."""
+
+    exit_code = 2

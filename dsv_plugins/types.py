@@ -1,0 +1,106 @@
+"""The values that flow from training to selection: frozen, and with no place for a label.
+
+A selector sees `Evaluation` objects and nothing else. Every class here has slots, so nothing can be attached to them on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One setting to try: an augmentation with its hyperparameters, and the detector to train on it.
+
+    Attributes:
+        augmentation: Name of the augmentation plugin.
+        params: Hyperparameters of the augmentation.
+        detector: Name of the detector-encoder plugin.
+        detector_params: Settings of the detector.
+        seed: Seed of the training.
+        context: What else the outcome depends on, such as versions and the fingerprint of the data.
+    """
+
+    augmentation: str
+    params: Mapping[str, object]
+    detector: str = "cutpaste-resnet18"
+    detector_params: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+    context: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """A short hash of everything the outcome depends on: the same candidate has the same id on every machine."""
+        content = {
+            "augmentation": self.augmentation,
+            "params": dict(self.params),
+            "detector": self.detector,
+            "detector_params": dict(self.detector_params),
+            "seed": self.seed,
+            "context": dict(self.context),
+        }
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"{self.augmentation}({params})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embeddings:
+    """What one trained detector makes of the images, each set a tensor of shape (images, width).
+
+    Attributes:
+        train: The normal images it was trained on.
+        augmented: One augmented copy of each train image.
+        test: The unlabelled images.
+        holdout: Normal images kept out of training, where the study has a holdout.
+    """
+
+    train: Tensor
+    augmented: Tensor
+    test: Tensor
+    holdout: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`."""
+
+    train: Tensor
+    test: Tensor
+    holdout: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a training got to where the theory of DSV begins.
+
+    Attributes:
+        training_accuracy: Share of the last training images told apart correctly; None where that has no meaning.
+        concentration: d(train, train) / d(train, augmented). DSV presumes that it is far below one.
+    """
+
+    training_accuracy: float | None
+    concentration: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """Everything a selector may know of one candidate."""
+
+    candidate: Candidate
+    embeddings: Embeddings
+    scores: Scores
+    health: Health | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
