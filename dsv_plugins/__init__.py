@@ -1,6 +1,6 @@
 """Label-free selection of augmentation hyperparameters for self-supervised anomaly detectors.
 
-The names below are the public ones. Those that need torch are imported when first used, so that listing plugins stays quick.
+The names below are the public ones. Those that need torch are imported when first used: listing plugins stays quick.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@
     ├── EmbeddingError              embeddings that no loss can be computed from
     ├── ScoreError                  scores that no selector can be computed from
     ├── TrainingError               a training that ended without a usable detector
+    ├── StoreError                  the run folder cannot be written, or is in use
     └── InputError                  a file, a folder or a setting of the caller's is wrong
 
 Each message is one line that says what is wrong and what to do about it.
@@ -28,6 +29,7 @@ __all__ = [
     "PluginError",
     "PluginSettingsError",
     "ScoreError",
+    "StoreError",
     "TrainingError",
     "UnknownPluginError",
 ]
@@ -75,7 +77,40 @@ class TrainingError(DSVError):
     """A training ended without a usable detector, for the reason given."""
 
 
+class StoreError(DSVError):
+    """The run folder cannot be read or written, or another process uses it; what was finished is kept."""
+
+
 class InputError(DSVError):
     """A file, a folder or a setting is wrong; the message names it and says what to do."""
 
     exit_code = 2
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with control characters spelled out, so that no plugin can redraw the user's terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in " ".join(text.split())
+    )
+
+
+def described(error: BaseException) -> str:
+    """An exception's type and message, for a line of ours that reports it."""
+    try:
+        message = one_line(str(error))
+    except Exception:  # a foreign exception may fail even at this
+        message = ""
+    return f"{type(error).__name__}: {_shortened(message, 300)}" if message else type(error).__name__
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as it is written in Python, for a line of ours that names it."""
+    try:
+        return _shortened(one_line(repr(value)), limit)
+    except Exception:  # as above
+        return f"<{type(value).__name__}>"
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

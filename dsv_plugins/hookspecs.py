@@ -1,7 +1,8 @@
 """The hooks that a plugin may implement.
 
-All are called once, while `build_registry()` runs, each plugin on its own and in no promised order. Each returns one record or
-several. They are called also by commands that only list plugins, so they must be quick: import what is heavy in the factory.
+All are called once, while `build_registry()` runs, each plugin on its own and in no promised order. Each returns one
+record or several. Commands that only list plugins call them too, so they must be quick: import what is heavy in the
+factory.
 """
 
 from __future__ import annotations

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
+from dsv_plugins.errors import shown
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Selector
-from dsv_plugins.spaces import Space, grid, space_problems
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from dsv_plugins.spaces import Range, Space, space_problems
 
 __all__ = [
     "RECORDS",
@@ -30,6 +28,7 @@ __all__ = [
 Product = TypeVar("Product", covariant=True)
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Plugin(Generic[Product]):
 
     def first_point(self) -> dict[str, object]:
         """The first point of the search space: the settings used where any will do."""
-        return grid(self.space)[0]
+        return {name: values.low if isinstance(values, Range) else values[0] for name, values in self.space.items()}
 
 
 @dataclass(frozen=True)
@@ -109,39 +108,46 @@ def record_problems(record: Plugin[object]) -> list[str]:
     """What is wrong with a record, one line each; empty where it is sound. Calls no factory."""
     problems: list[str] = []
     if not isinstance(record.name, str) or not _NAME.fullmatch(record.name):
-        problems.append(f"the name {record.name!r} is invalid; use lower-case letters, digits and single hyphens")
-    if not isinstance(record.summary, str):
-        problems.append(f"the summary is {record.summary!r:.60}; make it one line of text")
+        problems.append("the name is invalid; use lower-case letters, digits and single hyphens")
+    if not isinstance(record.summary, str) or _CONTROL.search(record.summary):
+        problems.append(f"the summary is {shown(record.summary)}; make it one line of text")
     faults = space_problems(record.space)
     problems += faults
     if not callable(record.factory):
-        problems.append(f"the factory {record.factory!r:.60} cannot be called")
+        problems.append(f"the factory {shown(record.factory)} cannot be called")
     elif not faults:
-        problems += factory_problems(record.factory, record.first_point())
+        advice = "give it a default or a place in the search space"
+        problems += factory_problems(record.factory, record.first_point(), advice)
     return problems
 
 
-def factory_problems(factory: Callable[..., object], params: Mapping[str, object]) -> Sequence[str]:
-    """Why the factory would not take these hyperparameters by name, judged from its signature."""
+def factory_problems(factory: Callable[..., object], params: Mapping[str, object], advice: str = "") -> list[str]:
+    """Why the factory would not take these hyperparameters by name, judged from its signature.
+
+    Args:
+        factory: What would be called.
+        params: What it would be called with.
+        advice: What to do about a parameter that is missing; what the factory takes is told where there is none.
+    """
     try:
-        signature = inspect.signature(factory)
+        parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some callables written in C have no signature; they are judged when called
         return []
-    parameters = signature.parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        accepted = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    accepted = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = f"it takes {_quoted(accepted) or 'nothing'}"
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         unknown = [name for name in params if name not in accepted]
         if unknown:
-            return [f"the factory does not take {_quoted(unknown)}; it takes {_quoted(accepted) or 'nothing'}"]
-    missing = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in params
-    ]
-    if missing:
-        return [f"the factory needs {_quoted(missing)}; give a default or a place in the search space"]
-    return []
+            return [f"the factory does not take {_quoted(unknown)}; {takes}"]
+    missing = [name for name in required_arguments(factory) if name not in params]
+    return [f"the factory needs {_quoted(missing)}; {advice or takes}"] if missing else []
 
 
-def _quoted(names: Sequence[str]) -> str:
+def required_arguments(function: Callable[..., object]) -> list[str]:
+    """The names of the arguments without which the function cannot be called."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
@@ -14,8 +15,16 @@ from typing import TypeVar
 import pluggy
 
 from dsv_plugins import hookspecs
-from dsv_plugins.errors import PluginConflictError, PluginError, PluginSettingsError, UnknownPluginError
-from dsv_plugins.records import RECORDS, Plugin, factory_problems, record_problems
+from dsv_plugins.errors import (
+    DSVError,
+    PluginConflictError,
+    PluginError,
+    PluginSettingsError,
+    UnknownPluginError,
+    described,
+    shown,
+)
+from dsv_plugins.records import RECORDS, Plugin, factory_problems, record_problems, required_arguments
 
 __all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
 
@@ -27,9 +36,11 @@ BUILTIN_MODULES: tuple[str, ...] = (
     "dsv_plugins.builtin.augmentations",
     "dsv_plugins.builtin.detectors",
     "dsv_plugins.builtin.selectors",
+    "dsv_plugins.builtin.executors",
 )
 
 Product = TypeVar("Product")
+Value = TypeVar("Value")
 Record = TypeVar("Record", bound=Plugin[object])
 
 
@@ -70,7 +81,8 @@ class Registry:
 
     def __init__(self, plugins: Iterable[Registered], failures: Iterable[Failure] = ()) -> None:
         self.plugins = tuple(plugins)
-        self.failures = tuple(failures) + tuple(_conflicts(self.plugins))
+        self._not_loaded = tuple(failures)
+        self.failures = self._not_loaded + tuple(_conflicts(self.plugins))
 
     def of_kind(self, kind: type[Record]) -> list[Record]:
         """All records of one class, built-ins first."""
@@ -108,11 +120,11 @@ class Registry:
         try:
             return record.factory(**params)
         except (TypeError, ValueError) as error:
-            raise PluginSettingsError(f"{label} refused {params}: {error}") from error
-        except PluginError:
+            raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {described(error)}") from error
+        except DSVError:  # already says what is wrong
             raise
         except Exception as error:
-            raise PluginError(f"{label} could not be made: {_described(error)}") from error
+            raise PluginError(f"{label} could not be made: {described(error)}") from error
 
     def _find(self, kind: str, name: str) -> Registered:
         found = [plugin for plugin in self.plugins if plugin.record.kind == kind and plugin.record.name == name]
@@ -125,13 +137,16 @@ class Registry:
     def unknown(self, name: str, kind: str | None = None) -> UnknownPluginError:
         """The error that says which names there are, of one kind or of all, and which plugins failed to load."""
         known = sorted({plugin.record.name for plugin in self.plugins if kind in (None, plugin.record.kind)})
-        nearest = difflib.get_close_matches(name, known, n=1)
+        elsewhere = sorted({plugin.record.kind for plugin in self.plugins if plugin.record.name == name})
+        nearest = difflib.get_close_matches(name.lower(), known, n=1)
         parts = [f"no {kind or 'plugin'} is named {name!r}"]
-        if nearest:
-            parts.append(f"did you mean {nearest[0]!r}?")
+        if elsewhere:
+            parts.append(f"that is the name of a plugin of kind {' and '.join(elsewhere)}")
+        elif nearest:
+            parts[0] += f" (did you mean {nearest[0]!r}?)"
         parts.append(f"known: {', '.join(known) or 'none'}")
-        if self.failures:
-            parts.append("failed to load: " + " | ".join(str(failure) for failure in self.failures))
+        if self._not_loaded:
+            parts.append("failed to load: " + " | ".join(str(failure) for failure in self._not_loaded))
         if os.environ.get(DISABLE_VARIABLE):
             parts.append(f"left out by {DISABLE_VARIABLE}: {os.environ[DISABLE_VARIABLE]}")
         return UnknownPluginError("; ".join(parts))
@@ -146,9 +161,11 @@ def build_registry(plugins: Sequence[object] = ()) -> Registry:
     found: list[Registered] = []
     failures: list[Failure] = []
     for provider, plugin in _load_all(plugins, failures):
-        registered, failed = _collect(provider, plugin)
-        found += registered
-        failures += failed
+        for outcome in _outcomes(plugin):
+            if isinstance(outcome, str):
+                failures.append(Failure(provider, outcome))
+            else:
+                found.append(Registered(outcome, provider))
     return Registry(found, failures)
 
 
@@ -156,78 +173,105 @@ def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tu
     builtin = Provider(DISTRIBUTION, metadata.version(DISTRIBUTION))
     for name in BUILTIN_MODULES:
         yield builtin, importlib.import_module(name)
+    installed: list[object] = []
     for provider, entry_point in _entry_points():
         try:
-            yield provider, entry_point.load()
-        except (Exception, SystemExit) as error:  # whatever a foreign module does on import, the rest must go on
-            failures.append(Failure(provider, f"cannot be loaded: {_described(error)}"))
+            plugin = _attempt(entry_point.load)
+        except PluginError as error:
+            failures.append(Failure(provider, f"{entry_point.value!r} cannot be loaded: {error}"))
+        else:
+            installed.append(plugin)
+            yield provider, plugin
     for plugin in plugins:
-        name = plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
-        yield Provider(name), plugin
+        # An author who hands over a module that is installed as well means one plugin, not two in conflict.
+        if not any(plugin is other for other in installed):
+            name = plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
+            yield Provider(name), plugin
 
 
-def _entry_points() -> Iterator[tuple[Provider, metadata.EntryPoint]]:
-    disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
-    seen: set[tuple[str, str, str]] = set()
+def _entry_points() -> list[tuple[Provider, metadata.EntryPoint]]:
+    """The entry points that are not disabled, in an order that does not depend on where they are installed."""
+    disabled = {_normalized(name) for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
+    found = []
     for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        distribution = entry_point.dist
-        name = distribution.name if distribution else entry_point.value
-        version = distribution.version if distribution else ""
-        # The same distribution can stand on the path twice, as a checkout and as an installed copy.
-        key = (name, entry_point.name, entry_point.value)
-        if key not in seen and not disabled & {"*", name, entry_point.name}:
-            seen.add(key)
-            yield Provider(name, version, entry_point.name), entry_point
+        # What is left of a package that was removed by hand may lack its name and version.
+        name = (entry_point.dist and entry_point.dist.name) or entry_point.value
+        version = (entry_point.dist and entry_point.dist.version) or ""
+        if not disabled & {"*", _normalized(name), _normalized(entry_point.name)}:
+            found.append((Provider(name, version, entry_point.name), entry_point))
+    return sorted(found, key=lambda pair: (_normalized(pair[0].name), pair[0].entry_point))
 
 
-def _collect(provider: Provider, plugin: object) -> tuple[list[Registered], list[Failure]]:
-    """One plugin's records and failures. A manager of its own for each plugin, so that none can spoil another's."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+def _normalized(name: str) -> str:
+    """A distribution's name as package indexes compare it: `Dsv_Example` and `dsv-example` are one."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def _outcomes(plugin: object) -> Iterator[Plugin[object] | str]:
+    """The sound records that a plugin's hooks return, and a line for everything else. No hook can spoil another's."""
     try:
-        manager.register(plugin, name=str(provider))
-    except pluggy.PluginValidationError as error:
-        return [], [Failure(provider, " ".join(str(error).split()))]
-
-    found: list[Registered] = []
-    failures: list[Failure] = []
-    hooks = manager.get_hookcallers(plugin) or []
+        instance = _attempt(plugin) if isinstance(plugin, type) else plugin
+        hooks = _attempt(_hooks, instance)
+    except PluginError as error:
+        yield f"its hooks cannot be reached: {error}"
+        return
     if not hooks:
-        known = ", ".join(RECORDS)
-        failures.append(Failure(provider, f"implements no hook; mark a function named {known} with @hookimpl"))
-    for hook in hooks:
-        if not hook.has_spec():
-            failures.append(Failure(provider, _misspelled(hook.name)))
-            continue
-        for implementation in hook.get_hookimpls():
-            if implementation.wrapper or implementation.hookwrapper:
-                failures.append(Failure(provider, f"the hook {hook.name!r} is a wrapper; return records instead"))
-                continue
-            for outcome in _records(hook.name, implementation):
-                if isinstance(outcome, str):
-                    failures.append(Failure(provider, outcome))
-                else:
-                    found.append(Registered(outcome, provider))
-    return found, failures
+        *others, last = RECORDS
+        yield f"implements no hook; mark a function with @hookimpl, named {', '.join(others)} or {last}"
+    for attribute, options in hooks.items():
+        name = options["specname"] or attribute
+        if name in RECORDS and not (options["wrapper"] or options["hookwrapper"]):
+            yield from _records(name, getattr(instance, attribute))
+        elif name in RECORDS:
+            yield f"the hook {name!r} is a wrapper; return records instead"
+        elif not options["optionalhook"]:  # an optional one may belong to another version of ours
+            yield _misspelled(name)
 
 
-def _records(kind: str, implementation: pluggy.HookImpl) -> Iterator[Plugin[object] | str]:
-    """The sound records that an implementation returns, and a line for everything else."""
+def _hooks(plugin: object) -> dict[str, pluggy.HookimplOpts]:
+    """The plugin's attributes that are marked with @hookimpl, with the options of the mark."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    return {name: options for name in dir(plugin) if (options := manager.parse_hookimpl_opts(plugin, name))}
+
+
+def _records(kind: str, function: Callable[..., object]) -> Iterator[Plugin[object] | str]:
     expected = RECORDS[kind]
+    arguments = required_arguments(function)
+    if arguments:
+        yield f"the hook {kind!r} asks for {', '.join(map(repr, arguments))}, but hooks are called without arguments"
+        return
     try:
-        returned = implementation.function()
-        records = [returned] if isinstance(returned, Plugin) or not isinstance(returned, Iterable) else list(returned)
-    except (Exception, SystemExit) as error:
-        yield f"the hook {kind!r} raised {_described(error)}"
+        records = _attempt(lambda: _listed(function()))
+    except PluginError as error:
+        yield f"the hook {kind!r} raised {error}"
         return
     for record in records:
         if not isinstance(record, expected):
-            yield f"the hook {kind!r} returned {record!r:.80}; return {expected.__name__} records"
+            yield f"the hook {kind!r} returned {shown(record, 80)}; return {expected.__name__} records"
             continue
-        problems = record_problems(record)
-        yield from (f"{kind} {record.name!r}: {problem}" for problem in problems)
+        try:
+            problems = _attempt(record_problems, record)
+        except PluginError as error:
+            problems = [f"cannot be inspected: {error}"]
+        yield from (f"{kind} {shown(record.name)}: {problem}" for problem in problems)
         if not problems:
             yield record
+
+
+def _listed(returned: object) -> list[object]:
+    if isinstance(returned, Iterable) and not isinstance(returned, (str, bytes, Mapping)):
+        return list(returned)
+    return [returned]
+
+
+def _attempt(foreign: Callable[..., Value], *arguments: object) -> Value:
+    """Call what is not ours. Whatever goes wrong, even an exit or a panic in Rust, becomes a `PluginError`."""
+    try:
+        return foreign(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(described(error)) from error
 
 
 def _misspelled(name: str) -> str:
@@ -246,13 +290,10 @@ def _conflicts(plugins: Sequence[Registered]) -> Iterator[Failure]:
 
 
 def _conflict(kind: str, name: str, providers: Sequence[Provider]) -> str:
-    claimants = " and ".join(str(provider) for provider in providers)
-    return (
-        f"the {kind} {name!r} is provided by {claimants}; "
-        f"uninstall one of them, or leave one out with {DISABLE_VARIABLE}={providers[-1].entry_point or providers[-1].name}"
-    )
-
-
-def _described(error: BaseException) -> str:
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    claimants = list(dict.fromkeys(str(provider) for provider in providers))
+    if len(claimants) == 1:
+        return f"the {kind} {name!r} is provided {len(providers)} times by {claimants[0]}; each needs a name of its own"
+    installed = [provider.name for provider in providers if provider.entry_point]
+    # Built-ins and plugins that a script hands over cannot be left out; only what is installed can.
+    advice = f"leave one out with {DISABLE_VARIABLE}={installed[-1]}, or uninstall it" if installed else "rename one"
+    return f"the {kind} {name!r} is provided by {' and '.join(claimants)}; {advice}"

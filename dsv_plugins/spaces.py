@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
+from decimal import Context, Decimal, localcontext
+
+from dsv_plugins.errors import shown
 
 __all__ = ["DEFAULT_RANGE_POINTS", "Range", "Space", "Values", "grid", "space_problems", "space_to_json"]
 
@@ -28,24 +31,30 @@ class Range:
     log: bool = False
 
     def grid(self, points: int = DEFAULT_RANGE_POINTS) -> tuple[float, ...]:
-        """`points` values spread evenly over the range, from `low` to `high` exactly."""
+        """`points` values spread evenly over the range, from `low` to `high` exactly; one where the two are equal."""
         if points < 1:
             raise ValueError(f"a grid needs at least one point, not {points}")
         if points == 1 or self.low == self.high:
             return (self.low,)
-        steps = [index / (points - 1) for index in range(1, points - 1)]
-        if self.log:
-            between = [self.low * math.exp(step * math.log(self.high / self.low)) for step in steps]
-        else:
-            between = [self.low + step * (self.high - self.low) for step in steps]
-        return (self.low, *between, self.high)
+        # In decimals: the last bit of a float's logarithm differs between machines, and with it a candidate's id would.
+        with localcontext(Context(prec=40)):
+            low, high = Decimal(self.low), Decimal(self.high)
+            steps = [Decimal(index) / (points - 1) for index in range(1, points - 1)]
+            if self.log:
+                between = [low * (high / low) ** step for step in steps]
+            else:
+                between = [low + step * (high - low) for step in steps]
+            return (self.low, *map(float, between), self.high)
 
 
-Values = Union[Sequence[object], Range]
+Values = Sequence[object] | Range
 """What one hyperparameter may be: a list of values, or a `Range` from which a grid can be drawn."""
 
 Space = Mapping[str, Values]
-"""The values of each hyperparameter, by name. An empty space means that there is nothing to choose."""
+"""The values of each hyperparameter, by name: plain JSON, so that a candidate has an id and can be stored.
+
+An empty space means that there is nothing to choose.
+"""
 
 
 def grid(space: Space, range_points: int = DEFAULT_RANGE_POINTS) -> list[dict[str, object]]:
@@ -66,13 +75,19 @@ def space_problems(space: object) -> list[str]:
     problems = []
     for name, values in space.items():
         if not isinstance(name, str) or not name.isidentifier():
-            problems.append(f"the search space has the key {name!r}; a hyperparameter's name is a Python identifier")
+            problems.append(
+                f"the search space has the key {shown(name)}; name hyperparameters as Python names arguments"
+            )
         elif isinstance(values, Range):
             problems += [f"the range of {name!r} {fault}" for fault in _range_faults(values)]
         elif isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
             problems.append(f"the values of {name!r} are {_described(values)}; give a list of values or a Range")
         elif len(values) == 0:
             problems.append(f"the search space of {name!r} is empty; give it at least one value")
+        else:
+            # One value is named: where one is a tensor or an object, the others usually are, too.
+            odd = [value for value in values if not _is_json(value)][:1]
+            problems += [f"the values of {name!r} include {_described(value)}; {_PLAIN}" for value in odd]
     return problems
 
 
@@ -85,8 +100,11 @@ def space_to_json(space: Space) -> dict[str, object]:
 
 
 def _range_faults(values: Range) -> list[str]:
-    if not (math.isfinite(values.low) and math.isfinite(values.high)):
-        return ["is not finite"]
+    for end in (values.low, values.high):
+        if isinstance(end, bool) or not isinstance(end, (int, float)):
+            return [f"ends at {_described(end)}; give a number"]
+        if not math.isfinite(end):
+            return [f"ends at {end}; give a finite number"]
     if values.low > values.high:
         return [f"is empty: low {values.low} is above high {values.high}"]
     if values.log and values.low <= 0:
@@ -94,5 +112,16 @@ def _range_faults(values: Range) -> list[str]:
     return []
 
 
+_PLAIN = "give finite numbers, text, booleans or lists"
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _described(value: object) -> str:
-    return f"{value!r:.60}, a {type(value).__name__}"
+    return f"{shown(value)} of type {type(value).__name__}"

@@ -1,6 +1,7 @@
 """The values that flow from training to selection: frozen, and with no place for a label.
 
-A selector sees `Evaluation` objects and nothing else. Every class here has slots, so nothing can be attached to them on the way.
+A selector sees `Evaluation` objects and nothing else. Every class here has slots, so nothing can be attached to them on
+the way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +42,11 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        """A short hash of everything the outcome depends on: the same candidate has the same id on every machine."""
+        """A short hash of everything the outcome depends on: the same candidate has the same id on every machine.
+
+        Raises:
+            InputError: A hyperparameter or setting is not plain JSON, so that it has no canonical form.
+        """
         content = {
             "augmentation": self.augmentation,
             "params": dict(self.params),
@@ -48,7 +55,10 @@ class Candidate:
             "seed": self.seed,
             "context": dict(self.context),
         }
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        try:
+            canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self} has no id: {error}; give finite numbers, text, booleans or lists") from error
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:

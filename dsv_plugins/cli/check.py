@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
 from dsv_plugins.errors import InputError
 from dsv_plugins.records import RECORDS, Plugin
 from dsv_plugins.registry import Registry, build_registry
@@ -25,24 +22,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Check one plugin."""
-    registry = build_registry()
-    record = _find(registry, arguments.name, arguments.kind)
+    with plugin_output_to_stderr():
+        record = _find(build_registry(), arguments.name, arguments.kind)
 
-    from dsv_plugins.testing import run_checks  # torch is needed from here on
+        from dsv_plugins.testing import run_checks  # torch is needed from here on
 
-    results = list(run_checks(record))
+        results = list(run_checks(record))
     failed = any(result.failed for result in results)
     if arguments.json:
         rows = [{"check": result.check, "status": result.status, "reason": result.reason} for result in results]
-        print(json.dumps({"kind": record.kind, "name": record.name, "checks": rows}, indent=2))
+        Terminal().print_json_object({"kind": record.kind, "name": record.name, "checks": rows})
     else:
         table = Table(box=None, pad_edge=False)
         for heading in ("check", "status", "reason"):
             table.add_column(heading, no_wrap=heading != "reason", overflow="fold")
         for result in results:
             colour = "red" if result.failed else "green"
-            table.add_row(escape(result.check), f"[{colour}]{result.status}[/{colour}]", escape(result.reason))
-        Console().print(table)
+            table.add_row(literal(result.check), literal(result.status, colour), literal(result.reason))
+        Terminal().print(table)
     return 1 if failed else 0
 
 

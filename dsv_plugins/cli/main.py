@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,52 +12,55 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from dsv_plugins.cli import check, plugins
-from dsv_plugins.errors import DSVError
+from dsv_plugins.cli import check, plugins, score, select
+from dsv_plugins.cli.terminal import Terminal
+from dsv_plugins.errors import DSVError, described, one_line
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...] = (plugins, check)
+COMMANDS: tuple[ModuleType, ...] = (select, score, plugins, check)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
-EXIT_DONE, EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 1, 2, 130
 
 
 class _Parser(ArgumentParser):
     """Says in one line what is wrong with a call, where argparse prints the usage first."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        reason = " ".join(message.split())
-        print(f"{self.prog.replace(' [options]', '')}: {reason}; see '{self._help_call()}'", file=sys.stderr)
+        program, reason = self.prog.replace(" [options]", ""), one_line(message).rstrip(".")
+        # jsonargparse tells of a command's missing argument as "check.name", and from the parser above the command's.
+        missing = re.search(r"required: (\w+)\.", reason)
+        if missing:
+            program, reason = f"{program} {missing[1]}", reason.replace(f"{missing[1]}.", "")
+        print(f"{program}: {reason}; see '{program} --help'", file=sys.stderr)
         raise SystemExit(EXIT_WRONG_CALL)
-
-    def _help_call(self) -> str:
-        return self.prog.replace(" [options]", "") + " --help"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 the work failed, 2 the call was wrong."""
-    parser, runs = _build_parser()
-    arguments = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
-    command = arguments.command
+    terminal = Terminal()
     try:
-        return runs[command](arguments[command])
-    except DSVError as error:
-        if arguments[command].debug:
-            traceback.print_exc()
-        print(f"dsv {command}: {error}", file=sys.stderr)
-        return error.exit_code
+        parser, runs = _build_parser()
+        arguments = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
+        return _run(arguments.command, runs[arguments.command], arguments[arguments.command])
+    finally:
+        terminal.flush()
+
+
+def _run(command: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:
+    try:
+        return run(arguments)
     except KeyboardInterrupt:
         print(f"dsv {command}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        sys.stderr.close()
-        return EXIT_DONE
     except Exception as error:
-        if arguments[command].debug:
+        if arguments.debug:
             traceback.print_exc()
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"dsv {command}: unexpected {reason}; run again with --debug to see where", file=sys.stderr)
+        if isinstance(error, DSVError):
+            print(f"dsv {command}: {one_line(str(error))}", file=sys.stderr)
+            return error.exit_code
+        print(f"dsv {command}: unexpected {described(error)}; add --debug to see where", file=sys.stderr)
         return EXIT_FAILED
 
 

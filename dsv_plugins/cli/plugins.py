@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Group
 from rich.table import Table
 
+from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
+from dsv_plugins.records import RECORDS
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.spaces import Range, Space, Values, space_to_json
 
@@ -17,16 +16,17 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: Namespace) -> int:
     """List the plugins."""
-    registry = build_registry()
+    with plugin_output_to_stderr():
+        registry = build_registry()
     if arguments.json:
-        print(json.dumps(_as_json(registry), indent=2))
+        Terminal().print_json_object(_as_json(registry))
     else:
-        _print_tables(registry, Console())
+        _print_table(registry, Terminal())
     return 0
 
 
@@ -54,25 +54,32 @@ def _as_json(registry: Registry) -> dict[str, object]:
     }
 
 
-def _print_tables(registry: Registry, console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("kind", "name", "provider", "hyperparameters", "summary"):
-        table.add_column(heading, no_wrap=heading in ("kind", "name"), overflow="fold")
-    for plugin in registry.plugins:
-        record = plugin.record
-        row = (record.kind, record.name, str(plugin.provider), _describe(record.space), record.summary)
-        table.add_row(*map(escape, row))
-    console.print(table)
+def _print_table(registry: Registry, terminal: Terminal) -> None:
+    # One table for all kinds, so that its columns stand in line; hyperparameters below the summary, to fit 80 columns.
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(max_width=20, overflow="fold")
+    table.add_column(overflow="fold")
+    for kind in RECORDS:
+        plugins = [plugin for plugin in registry.plugins if plugin.record.kind == kind]
+        if plugins:
+            table.add_row(literal(kind, "bold"))
+        for plugin in plugins:
+            lines = [literal(plugin.record.summary), literal(_describe(plugin.record.space), "cyan")]
+            name = literal(plugin.record.name)
+            name.pad_left(2)
+            table.add_row(name, literal(str(plugin.provider), "dim"), Group(*filter(None, lines)))
+    terminal.print(table)
     for failure in registry.failures:
-        console.print(f"[red]failed[/red] {escape(str(failure))}", soft_wrap=True, highlight=False)
+        terminal.print(literal("failed", "red"), literal(str(failure)), soft_wrap=True)
 
 
 def _describe(space: Space) -> str:
-    return ", ".join(f"{name} {_describe_values(values)}" for name, values in space.items())
+    return "; ".join(f"{name}: {_describe_values(values)}" for name, values in space.items())
 
 
 def _describe_values(values: Values) -> str:
     if isinstance(values, Range):
-        return f"[{values.low:g} … {values.high:g}{', log' if values.log else ''}]"
+        return f"{values.low:g} … {values.high:g}{', logarithmic' if values.log else ''}"
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-    return f"({', '.join(shown) if len(shown) <= 4 else f'{shown[0]} … {shown[-1]}, {len(shown)} values'})"
+    return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]} … {shown[-1]}, {len(shown)} values"

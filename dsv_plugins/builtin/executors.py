@@ -1,0 +1,73 @@
+"""The built-in executors: one candidate after the other in this process, or several at once in others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dsv_plugins import ExecutorPlugin, Outcome, hookimpl
+
+__all__ = ["Processes", "Serial"]
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Serial:
+    """One job after the other, in this process."""
+
+    def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
+        """Yield the outcomes in the order of the jobs."""
+        for index, job in enumerate(jobs):
+            try:
+                yield Outcome(index, work(job))
+            except Exception as error:
+                yield Outcome(index, error=error)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Several jobs at once, each in a process of its own. A process that dies is replaced and its job tried again.
+
+    Attributes:
+        workers: How many processes; None for one on each core, or one alone where they would share a GPU.
+        retries: How often a job whose process died is tried again.
+    """
+
+    workers: int | None = None
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; give a whole number of at least 1")
+
+    @property
+    def parallelism(self) -> int:
+        """How many jobs run at once."""
+        return self.workers or _default_workers()
+
+    def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
+        """Yield the outcomes as the jobs end."""
+        from dsv_plugins.builtin.processes import run_in_processes
+
+        return run_in_processes(work, jobs, workers=self.parallelism, retries=self.retries)
+
+
+@hookimpl
+def executor() -> list[ExecutorPlugin]:
+    """This process, or several on this machine."""
+    return [
+        ExecutorPlugin("serial", Serial, "One candidate after the other, in this process"),
+        ExecutorPlugin("processes", Processes, "Several candidates at once, one process each"),
+    ]
+
+
+def _default_workers() -> int:
+    import torch
+
+    if torch.accelerator.is_available():
+        return max(1, torch.accelerator.device_count())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

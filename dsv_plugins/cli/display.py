@@ -1,0 +1,127 @@
+"""How a study looks while it runs: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from dsv_plugins.observers import Observer
+from dsv_plugins.types import Candidate
+
+__all__ = ["Display"]
+
+POLL_SECONDS = 0.5
+
+
+class Display(Observer):
+    """Shows decoding, each training that is under way and the whole. Use as a context manager around the study."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._decoding: dict[str, TaskID] = {}
+        self._training: dict[str, TaskID] = {}
+        self._waiting: dict[str, Candidate] = {}
+        self._whole: TaskID | None = None
+        self._done = 0
+        self._files = Path()
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        if self._console.is_terminal:
+            self._watcher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._progress.stop()
+
+    def decoding(self, images: str, done: int, planned: int) -> None:
+        """Move the bar of a set of images."""
+        if images not in self._decoding:
+            self._decoding[images] = self._progress.add_task(f"reading {images} images", total=planned, detail="")
+        self._progress.update(self._decoding[images], completed=done, detail=f"{done}/{planned}")
+        if done == planned:
+            self._say(f"read {planned} {images} images")
+            self._progress.update(self._decoding[images], visible=False)
+
+    def dispatching(self, run: Path, candidates: Sequence[Candidate], updates: int | None) -> None:
+        """Start a round of trainings."""
+        self._files = run / "progress"
+        self._waiting = {candidate.id: candidate for candidate in candidates}
+        self._done = 0
+        if candidates:
+            budget = f" for {updates} updates" if updates else ""
+            self._say(f"training {len(candidates)} candidates{budget}")
+            self._started = time.time()
+            self._whole = self._progress.add_task("all candidates", total=len(candidates), detail="")
+
+    def finished(self, candidate: Candidate, seconds: float) -> None:
+        """Take a candidate off the display."""
+        self._end(candidate)
+        self._say(f"{candidate} done in {seconds:.0f} s, {self._done} of {self._planned()}")
+
+    def failed(self, candidate: Candidate, reason: str) -> None:
+        """Take a candidate off the display, with its reason."""
+        self._end(candidate)
+        self._say(f"{candidate} failed: {reason}")
+
+    def noted(self, message: str) -> None:
+        """Show a line."""
+        self._say(f"note: {message}")
+
+    def _planned(self) -> int:
+        return self._done + len(self._waiting)
+
+    def _end(self, candidate: Candidate) -> None:
+        self._waiting.pop(candidate.id, None)
+        self._done += 1
+        if candidate.id in self._training:
+            self._progress.remove_task(self._training.pop(candidate.id))
+        if self._whole is not None:
+            self._progress.update(self._whole, completed=self._done, detail=f"{self._done}/{self._planned()}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(escape(line), soft_wrap=True, highlight=False)
+
+    def _watch(self) -> None:
+        """Read how far the trainings are from the run folder, wherever they run."""
+        while not self._stop.wait(POLL_SECONDS):
+            for candidate in list(self._waiting.values()):
+                file = self._files / candidate.id
+                try:
+                    if file.stat().st_mtime < self._started - 1:
+                        continue  # of an earlier run that was interrupted
+                    state = json.loads(file.read_text())
+                except (OSError, ValueError):
+                    continue
+                if candidate.id not in self._waiting:
+                    continue
+                if candidate.id not in self._training:
+                    self._training[candidate.id] = self._progress.add_task(
+                        escape(str(candidate)), total=state["planned"], detail=""
+                    )
+                detail = f"{state['update']}/{state['planned']} loss {state['loss']:.3f}"
+                self._progress.update(self._training[candidate.id], completed=state["update"], detail=detail)

@@ -1,0 +1,76 @@
+"""What `dsv select --dry-run` shows: the candidates, and how long they may take."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from dsv_plugins.run import Run
+    from dsv_plugins.study import Study
+    from dsv_plugins.types import Candidate
+
+__all__ = ["show_plan"]
+
+PROBE_UPDATES = 30
+
+
+def show_plan(study: Study, *, as_json: bool) -> None:
+    """Print the plan of a study, with an estimate from a training of a few updates; nothing is kept."""
+    from dsv_plugins.observers import Observer
+    from dsv_plugins.run import Run
+
+    run = Run(study, Observer())
+    candidates = study.candidates(run.registry, context={})
+    workers = getattr(run.executor, "parallelism", 1)
+    seconds = _seconds_per_candidate(run, candidates[0])
+    total = None if seconds is None else seconds * math.ceil(len(candidates) / workers)
+    if as_json:
+        plan = {
+            "run": str(study.folder()),
+            "candidates": [{"augmentation": c.augmentation, "params": dict(c.params)} for c in candidates],
+            "updates": run.budget,
+            "workers": workers,
+            "seconds_per_candidate": seconds,
+            "seconds": total,
+        }
+        print(json.dumps(plan, indent=2))
+        return
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    for candidate in candidates:
+        console.print(candidate)
+    budget = f" of {run.budget} updates" if run.budget else ""
+    console.print(f"{len(candidates)} candidates{budget} for {study.detector}, {workers} at once")
+    if seconds is not None and total is not None:
+        most = "at most " if study.search == "halving" else ""
+        console.print(f"{most}about {seconds:.0f} s for each, {total / 60:.1f} min in all, judged from a short probe")
+    console.print(f"run folder: {study.folder()}")
+
+
+def _seconds_per_candidate(run: Run, candidate: Candidate) -> float | None:
+    """The time of a whole training, from the pace of a few updates; None where the detector reports no pace."""
+    from dsv_plugins.dataset import open_dataset
+    from dsv_plugins.evaluate import make_detector, threads
+    from dsv_plugins.records import AugmentationPlugin
+
+    marks: list[tuple[int, float]] = []
+    with tempfile.TemporaryDirectory() as folder, threads(run.study.threads):
+        run.prepare_images(Path(folder, "data"))
+        augmentation = run.registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+        make_detector(run.registry, candidate).fit(
+            open_dataset(Path(folder, "data")).train,
+            augmentation,
+            updates=PROBE_UPDATES,
+            seed=candidate.seed,
+            progress=lambda update, planned, loss: marks.append((update, time.monotonic())),
+        )
+    if run.budget is None or len(marks) < 2:
+        return None
+    (first, started), (last, ended) = marks[0], marks[-1]
+    return (ended - started) / (last - first) * run.budget

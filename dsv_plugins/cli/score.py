@@ -1,0 +1,77 @@
+"""Score new images with the detector that a finished study has chosen; higher is more anomalous."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from dsv_plugins.errors import InputError
+
+if TYPE_CHECKING:
+    from dsv_plugins.interfaces import DetectorEncoder
+
+__all__ = ["add_arguments", "run"]
+
+BATCH = 64
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("run", help="the run folder of `dsv select`")
+    parser.add_argument("images", nargs="+", help="folders or files to score")
+    parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be read")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of CSV")
+    parser.add_argument("--out", type=str, help="a file to write to, instead of the terminal")
+
+
+def run(arguments: Namespace) -> int:
+    """Score the images, and print one line for each."""
+    from dsv_plugins.images import find_images
+    from dsv_plugins.registry import build_registry
+    from dsv_plugins.result import load_model
+    from dsv_plugins.store import RunFolder, read_json
+
+    folder = Path(arguments.run)
+    given = [Path(name) for name in arguments.images]
+    files = [file for path in given for file in ([path] if path.is_file() else find_images(path))]
+    detector = load_model(folder, build_registry())
+    size = read_json(RunFolder(folder).model / "model.json")["image_size"]
+    scores = _scores(detector, files, size, skip_bad=arguments.skip_bad)
+    with Path(arguments.out).open("w", newline="") if arguments.out else nullcontext(sys.stdout) as target:
+        if arguments.json:
+            json.dump([{"file": str(file), "score": score} for file, score in scores], target, indent=2)
+            target.write("\n")
+        else:
+            writer = csv.writer(target)
+            writer.writerow(["file", "score"])
+            writer.writerows([str(file), repr(score)] for file, score in scores)
+    return 0
+
+
+def _scores(
+    detector: DetectorEncoder, files: Sequence[Path], size: int, *, skip_bad: bool
+) -> Iterator[tuple[Path, float]]:
+    import numpy as np
+    import torch
+
+    from dsv_plugins.images import decode
+
+    for start in range(0, len(files), BATCH):
+        decoded = []
+        for file in files[start : start + BATCH]:
+            try:
+                decoded.append((file, decode(file, size)))
+            except InputError as error:
+                if not skip_bad:
+                    raise InputError(f"{error}; remove it, or go on without such files with --skip-bad") from error
+                print(f"left out: {error}", file=sys.stderr)
+        if decoded:
+            pixels = torch.from_numpy(np.stack([image for _, image in decoded]))
+            yield from zip((file for file, _ in decoded), detector.score(pixels).tolist(), strict=True)

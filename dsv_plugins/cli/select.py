@@ -1,0 +1,166 @@
+"""Select the augmentation for a folder of good images and a folder of unlabelled ones, and train its detector."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+
+from dsv_plugins.errors import InputError
+
+if TYPE_CHECKING:
+    from dsv_plugins.result import Result
+    from dsv_plugins.study import Study
+
+__all__ = ["add_arguments", "add_study_arguments", "conduct", "run", "show", "study_settings"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("folder", nargs="?", type=str, help="a task in MVTec layout: train/good, and test/* unlabelled")
+    parser.add_argument("--train", type=str, help="folder of good images, in place of FOLDER")
+    parser.add_argument("--test", type=str, help="folder of unlabelled images, in place of FOLDER")
+    add_study_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and an estimate of the time, and stop")
+
+
+def add_study_arguments(parser: ArgumentParser) -> None:
+    """Declare the options that every command which runs a study has."""
+    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
+    parser.add_argument("--augmentation", default="cutpaste", help="one augmentation, or several as a,b,c")
+    parser.add_argument("--grid", action="append", default=None, help="values to try, as name=1,2,3; may be repeated")
+    parser.add_argument("--detector", default="cutpaste-resnet18", help="the detector to train")
+    parser.add_argument("--preset", type=str, help="the detector's preset, such as quick or paper")
+    parser.add_argument("--updates", type=int, help="training updates for each candidate")
+    parser.add_argument("--image-size", type=int, help="height and width in pixels")
+    parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
+    parser.add_argument("--selector", default="dsv", help="one selector, or several as a,b,c; the first one decides")
+    parser.add_argument("--search", default="grid", choices=["grid", "halving"], help="how the updates are spent")
+    parser.add_argument("--rungs", type=int, default=3, help="rungs of halving")
+    parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
+    parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
+    parser.add_argument("--executor", default="processes", help="where the trainings run")
+    parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each training")
+    parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
+    parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
+    parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the study, or show its plan."""
+    from dsv_plugins.study import Study
+
+    train, test = _folders(arguments)
+    study = Study(train, test, **study_settings(arguments))
+    if arguments.dry_run:
+        from dsv_plugins.cli.plan import show_plan
+
+        show_plan(study, as_json=arguments.json)
+    else:
+        show(conduct(study, as_json=arguments.json), as_json=arguments.json)
+    return 0
+
+
+def conduct(study: Study, *, as_json: bool) -> Result:
+    """Run a study with a display on the terminal; interrupted, it says how to go on."""
+    from dsv_plugins.cli.display import Display
+
+    console = Console(stderr=as_json)
+    try:
+        with Display(console) as display:
+            return study.run(display)
+    except KeyboardInterrupt:
+        console.print(
+            f"interrupted; what is finished is kept in {escape(str(study.folder()))}, "
+            "and the same command goes on from there",
+            soft_wrap=True,
+            highlight=False,
+        )
+        raise
+
+
+def show(result: Result, *, as_json: bool) -> None:
+    """Print what a study found."""
+    if as_json:
+        print(json.dumps(result.as_json(), indent=2))
+        return
+    from dsv_plugins.tables import candidates_table
+
+    console = Console()
+    console.print(candidates_table(result))
+    if any(entry.status == "finished" and not entry.concentrated for entry in result.candidates):
+        console.print("! the normal images are not close together there, which DSV presumes", highlight=False)
+    for name, choice in result.selected.items():
+        console.print(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}", markup=False, highlight=False)
+    console.print(f"run folder: {result.run}", soft_wrap=True, markup=False, highlight=False)
+    command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
+    console.print(f"score new images with: {command}", soft_wrap=True, markup=False, highlight=False)
+
+
+def study_settings(arguments: Namespace) -> dict[str, Any]:
+    """The settings of a `Study`, from the options."""
+    from dsv_plugins.search import Rungs
+
+    detector_params = dict(arguments.detector_params)
+    for name, value in (
+        ("preset", arguments.preset),
+        ("updates", arguments.updates),
+        ("image_size", arguments.image_size),
+    ):
+        if value is not None:
+            detector_params[name] = value
+    return {
+        "augmentation": _listed(arguments.augmentation),
+        "grid": dict(_grid_axis(axis) for axis in arguments.grid or ()),
+        "detector": arguments.detector,
+        "detector_params": detector_params,
+        "selector": _listed(arguments.selector),
+        "search": arguments.search,
+        "rungs": Rungs(arguments.rungs, arguments.factor),
+        "seed": arguments.seed,
+        "holdout": arguments.holdout,
+        "executor": arguments.executor,
+        "workers": arguments.workers,
+        "threads": arguments.threads,
+        "skip_bad": arguments.skip_bad,
+        "out": Path(arguments.out) if arguments.out else None,
+    }
+
+
+def _folders(arguments: Namespace) -> tuple[Path, Path]:
+    from dsv_plugins.images import split_folder
+
+    if arguments.folder and (arguments.train or arguments.test):
+        raise InputError("give either FOLDER or --train and --test, not both")
+    if arguments.folder:
+        return split_folder(Path(arguments.folder))
+    if not (arguments.train and arguments.test):
+        raise InputError("give the FOLDER of a task, or --train with good images and --test with unlabelled ones")
+    return Path(arguments.train), Path(arguments.test)
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _grid_axis(axis: str) -> tuple[str, list[object]]:
+    name, equals, values = axis.partition("=")
+    if not equals or not values.strip():
+        raise InputError(f"--grid {axis} is not of the form name=value,value; for example patch_size=0.02,0.08")
+    return name.strip(), [_plain(value) for value in values.split(",")]
+
+
+def _plain(value: str) -> object:
+    """A number where it reads as one; YAML alone would take 1e-5 for text."""
+    try:
+        return float(value) if not value.strip().lstrip("+-").isdigit() else int(value)
+    except ValueError:
+        return yaml.safe_load(value)

@@ -1,0 +1,51 @@
+"""What the commands write to: a console that outlives its reader and shows foreign text as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from dsv_plugins.errors import one_line
+
+__all__ = ["Terminal", "literal", "plugin_output_to_stderr"]
+
+
+class Terminal(Console):
+    """The standard output. When its reader, such as `head`, has gone, the command still ends with its own exit code."""
+
+    def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks must not end the command.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        super().__init__(highlight=False)
+
+    def print_json_object(self, content: object) -> None:
+        """Print one JSON object for machines: indented, never wrapped, coloured or cut."""
+        self.out(json.dumps(content, indent=2, allow_nan=False))
+
+    def flush(self) -> None:
+        """Write what is left, so that a reader who has gone is noticed now and not while Python shuts down."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Write the rest nowhere; rich would exit at once, and with 1."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
+def literal(text: str, style: str = "") -> Text:
+    """Text that rich must not read as markup or emoji, and that cannot steer the terminal."""
+    return Text(one_line(text), style=style)
+
+
+def plugin_output_to_stderr() -> contextlib.AbstractContextManager[object]:
+    """Keep what plugins print out of our output, which a machine may read."""
+    return contextlib.redirect_stdout(sys.stderr)

@@ -1,0 +1,194 @@
+"""One candidate in, one evaluation out. `work` is what an executor runs: top-level, and its argument can be pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from dsv_plugins.dataset import Dataset, open_dataset
+from dsv_plugins.errors import TrainingError
+from dsv_plugins.interfaces import DetectorEncoder, Progress
+from dsv_plugins.losses import concentration
+from dsv_plugins.records import AugmentationPlugin, DetectorEncoderPlugin
+from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.seeds import derived_seed
+from dsv_plugins.store import RunFolder, finished_folder, read_json, write_json
+from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
+
+__all__ = ["Job", "evaluate", "load_evaluation", "make_detector", "threads", "work"]
+
+AUGMENTED_COPIES = 1
+"""Sets the draws of the augmented copies apart from those of the training."""
+PROGRESS_SECONDS = 0.5
+EVALUATION = "evaluation"
+DETECTOR = "detector"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate to bring to a number of updates.
+
+    Attributes:
+        run: The run folder, which has the images.
+        candidate: What to train.
+        updates: How far; None for the detector's whole budget.
+        continues: The updates at which an earlier evaluation of it stopped, to go on from there.
+        threads: Threads of torch. Part of the job, since sums in another order have other last digits.
+        plugins: Plugins that are in no package, as given to `build_registry`.
+    """
+
+    run: Path
+    candidate: Candidate
+    updates: int | None = None
+    continues: int | None = None
+    threads: int = 1
+    plugins: tuple[object, ...] = ()
+
+
+def work(job: Job) -> float:
+    """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
+    started = time.monotonic()
+    run = RunFolder(job.run)
+    registry = build_registry(job.plugins)
+    detector = make_detector(registry, job.candidate)
+    if job.continues is not None:
+        detector.load(run.candidate(job.candidate.id, job.continues) / DETECTOR)
+    curve: list[tuple[int, float]] = []
+    dataset = open_dataset(run.data)
+    with threads(job.threads):
+        evaluation = evaluate(
+            job.candidate,
+            dataset,
+            registry,
+            detector=detector,
+            updates=job.updates,
+            progress=_reporter(run.progress / job.candidate.id, curve),
+        )
+    with finished_folder(run.candidate(job.candidate.id, job.updates)) as folder:
+        _save_evaluation(folder, evaluation, curve)
+        (folder / DETECTOR).mkdir()
+        detector.save(folder / DETECTOR)
+    return time.monotonic() - started
+
+
+def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
+    """A new detector with the candidate's settings."""
+    return registry.create(DetectorEncoderPlugin, candidate.detector, candidate.detector_params)
+
+
+def evaluate(
+    candidate: Candidate,
+    dataset: Dataset,
+    registry: Registry,
+    *,
+    detector: DetectorEncoder | None = None,
+    updates: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Train a detector on the candidate's augmentation, and collect what selectors look at.
+
+    Args:
+        candidate: What to train.
+        dataset: The images.
+        registry: Where its plugins are found.
+        detector: The detector to train on; a new one where none is given.
+        updates: How far to train; None for the detector's whole budget.
+        progress: Called during the training.
+    """
+    augmentation = registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+    detector = detector or make_detector(registry, candidate)
+    started = time.monotonic()
+    detector.fit(dataset.train, augmentation, updates=updates, seed=candidate.seed, progress=progress)
+    trained = time.monotonic()
+
+    generator = torch.Generator().manual_seed(derived_seed(candidate.seed, AUGMENTED_COPIES))
+    holdout = dataset.holdout
+    embeddings = Embeddings(
+        train=detector.encode(dataset.train),
+        augmented=detector.encode_augmented(dataset.train, augmentation, generator=generator),
+        test=detector.encode(dataset.test),
+        holdout=None if holdout is None else detector.encode(holdout),
+    )
+    scores = Scores(
+        train=detector.score(dataset.train),
+        test=detector.score(dataset.test),
+        holdout=None if holdout is None else detector.score(holdout),
+    )
+    if not all(torch.isfinite(part).all() for part in (embeddings.train, embeddings.augmented, embeddings.test)):
+        raise TrainingError("the training ended with embeddings that are not finite; try a smaller learning rate")
+    health = Health(
+        training_accuracy=getattr(detector, "training_accuracy", None),
+        concentration=float(concentration(embeddings.train, embeddings.augmented)),
+    )
+    timings = {"training": trained - started, "encoding": time.monotonic() - trained}
+    return Evaluation(candidate, embeddings, scores, health, timings)
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that `work` wrote into a candidate's folder."""
+    record = read_json(folder / f"{EVALUATION}.json")
+    tensors = load_file(folder / f"{EVALUATION}.safetensors")
+    return Evaluation(
+        candidate=Candidate(**record["candidate"]),
+        embeddings=Embeddings(**_part(tensors, "embeddings")),
+        scores=Scores(**_part(tensors, "scores")),
+        health=Health(**record["health"]),
+        timings=record["timings"],
+    )
+
+
+def _save_evaluation(folder: Path, evaluation: Evaluation, curve: list[tuple[int, float]]) -> None:
+    tensors = {
+        f"{part}.{name}": tensor.contiguous()
+        for part, sets in (("embeddings", evaluation.embeddings), ("scores", evaluation.scores))
+        for name in ("train", "augmented", "test", "holdout")
+        if (tensor := getattr(sets, name, None)) is not None
+    }
+    save_file(tensors, folder / f"{EVALUATION}.safetensors")
+    assert evaluation.health is not None
+    record = {
+        "candidate": asdict(evaluation.candidate),
+        "health": asdict(evaluation.health),
+        "timings": dict(evaluation.timings),
+        "curve": curve,
+    }
+    write_json(folder / f"{EVALUATION}.json", record)
+
+
+def _part(tensors: Mapping[str, torch.Tensor], part: str) -> dict[str, Any]:
+    return {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+
+
+def _reporter(file: Path, curve: list[tuple[int, float]]) -> Progress:
+    """Keeps the training curve, and tells whoever watches the run folder how far the training is."""
+    told = 0.0
+
+    def report(update: int, planned: int, loss: float) -> None:
+        nonlocal told
+        curve.append((update, loss))
+        now = time.monotonic()
+        if now - told >= PROGRESS_SECONDS:
+            told = now
+            with contextlib.suppress(OSError):  # a display is not worth a training
+                file.write_text(json.dumps({"update": update, "planned": planned, "loss": loss}))
+
+    return report
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads, for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

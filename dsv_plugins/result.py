@@ -1,0 +1,151 @@
+"""What a study found, and why."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv_plugins.errors import StoreError
+from dsv_plugins.evaluate import load_evaluation
+from dsv_plugins.interfaces import DetectorEncoder
+from dsv_plugins.records import DetectorEncoderPlugin
+from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.store import RunFolder, read_json, verify
+from dsv_plugins.types import Candidate, Evaluation, Health
+
+__all__ = ["CONCENTRATED", "CandidateResult", "Choice", "Result", "load_model"]
+
+CONCENTRATED = 0.5
+"""Above this concentration, the train embeddings are not dense in the sense that the theory of DSV presumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A selector's choice."""
+
+    candidate: Candidate
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateResult:
+    """What became of one candidate.
+
+    Attributes:
+        candidate: The setting.
+        status: "finished"; "stopped" where a search gave it only a part of the budget; "failed".
+        reason: Why it failed.
+        losses: Its loss for each selector.
+        updates: The updates it was trained for; None where the detector does not tell.
+        seconds: How long it took, where it was trained.
+        health: Whether its training got to where the theory begins.
+    """
+
+    candidate: Candidate
+    status: str
+    reason: str = ""
+    losses: Mapping[str, float] | None = None
+    updates: int | None = None
+    seconds: float | None = None
+    health: Health | None = None
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether its train embeddings are dense, as DSV presumes; unknown counts as not."""
+        return self.health is not None and self.health.concentration <= CONCENTRATED
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished study: what each selector chose, everything about every candidate, and the run folder with the rest.
+
+    Attributes:
+        run: The run folder.
+        selected: The choice of each selector; the first is the one whose detector is kept as the model.
+        candidates: Every candidate, in grid order.
+        updates_spent: The training updates that the candidates cost in all.
+        notes: What the user should know, a line each.
+        plugins: Plugins that are in no package, as given to the study.
+    """
+
+    run: Path
+    selected: Mapping[str, Choice]
+    candidates: Sequence[CandidateResult]
+    updates_spent: int | None
+    notes: Sequence[str] = ()
+    plugins: tuple[object, ...] = ()
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the first selector."""
+        return next(iter(self.selected.values()))
+
+    @functools.cached_property
+    def detector(self) -> DetectorEncoder:
+        """The trained detector of `choice`."""
+        return load_model(self.run, build_registry(self.plugins))
+
+    def evaluation(self, candidate: Candidate) -> Evaluation:
+        """The stored embeddings and scores of a candidate that did not fail."""
+        found = next(entry for entry in self.candidates if entry.candidate.id == candidate.id)
+        return load_evaluation(RunFolder(self.run).candidate(candidate.id, found.updates))
+
+    def table(self) -> str:
+        """The candidates with their losses as text, each selector's choice marked."""
+        from dsv_plugins.tables import render_candidates
+
+        return render_candidates(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as one JSON object; a loss that is not finite is null."""
+        return {
+            "run": str(self.run),
+            "selected": {
+                name: {
+                    "augmentation": choice.candidate.augmentation,
+                    "params": dict(choice.candidate.params),
+                    "loss": choice.loss,
+                }
+                for name, choice in self.selected.items()
+            },
+            "candidates": [
+                {
+                    "id": entry.candidate.id,
+                    "augmentation": entry.candidate.augmentation,
+                    "params": dict(entry.candidate.params),
+                    "losses": {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()},
+                    "status": entry.status,
+                    "reason": entry.reason,
+                    "seconds": entry.seconds,
+                    "updates": entry.updates,
+                    "training_accuracy": entry.health.training_accuracy if entry.health else None,
+                    "concentration": finite_or_none(entry.health.concentration) if entry.health else None,
+                }
+                for entry in self.candidates
+            ],
+            "updates_spent": self.updates_spent,
+            "notes": list(self.notes),
+        }
+
+
+def load_model(run: Path, registry: Registry) -> DetectorEncoder:
+    """The chosen detector of a finished run."""
+    folder = RunFolder(run).model
+    if not folder.is_dir():
+        raise StoreError(f"{run} holds no chosen model; finish the study with `dsv select` first")
+    problem = verify(folder)
+    if problem is not None:
+        raise StoreError(f"{problem}; run the same `dsv select` again to restore the model")
+    record = read_json(folder / "model.json")
+    detector = registry.create(DetectorEncoderPlugin, record["detector"], record["detector_params"])
+    detector.load(folder)
+    return detector
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,285 @@
+"""One run of a study: claim the folder, prepare the images, train what is missing, select, keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from dsv_plugins.dataset import open_dataset, prepare
+from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError
+from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
+from dsv_plugins.images import BadFile
+from dsv_plugins.observers import Observer
+from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
+from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.result import CONCENTRATED, CandidateResult, Choice, Result, finite_or_none
+from dsv_plugins.search import grid_search, halving
+from dsv_plugins.selection import choose
+from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
+from dsv_plugins.study import SEARCHES, Study
+from dsv_plugins.types import Candidate, Evaluation
+
+__all__ = ["Run"]
+
+DEFAULT_IMAGE_SIZE = 256
+
+
+class Run:
+    """One run of a study: what it has looked up, and what has happened so far."""
+
+    def __init__(self, study: Study, observer: Observer) -> None:
+        self.study = study
+        self.observer = observer
+        self.registry = build_registry(study.plugins)
+        self.folder = RunFolder(study.folder())
+        self.stored: dict[str, int | None] = {}
+        self.failures: dict[str, str] = {}
+        self.spent = 0
+        self.notes: list[str] = []
+        _check_settings(study, self.registry)
+        detector = self.registry.create(DetectorEncoderPlugin, study.detector, study.detector_params)
+        self.image_size = study.image_size or int(getattr(detector, "image_size", DEFAULT_IMAGE_SIZE))
+        self.budget: int | None = getattr(detector, "updates", None)
+        if study.search == "halving" and self.budget is None:
+            raise InputError(f"halving needs to know a detector's budget, and {study.detector!r} has no `updates`")
+        executor_params = {} if study.workers is None else {"workers": study.workers}
+        self.executor = self.registry.create(ExecutorPlugin, study.executor, executor_params)
+
+    def result(self) -> Result:
+        """Do what is not done yet, and say what came out."""
+        study = self.study
+        with self.folder.locked():
+            self._claim()
+            for file in self.prepare_images(self.folder.data):
+                self._note(f"left out: {file}")
+            candidates = study.candidates(self.registry, self._context())
+            evaluations = self._search(candidates)
+            finals = [candidate for candidate in candidates if candidate.id in evaluations]
+            if not finals:
+                raise TrainingError(f"every candidate failed; the first: {next(iter(self.failures.values()))}")
+            losses = self._losses([evaluations[candidate.id] for candidate in finals])
+            selected = {name: self._choice(finals, values) for name, values in losses.items()}
+            result = self._collect(candidates, finals, evaluations, losses, selected)
+            self._keep(result)
+            return result
+
+    def prepare_images(self, folder: Path) -> Sequence[BadFile]:
+        """Write the study's images into a folder, and return the files that were left out."""
+        study = self.study
+        return prepare(
+            study.train,
+            study.test,
+            folder,
+            size=self.image_size,
+            holdout=study.holdout,
+            seed=study.seed,
+            skip_bad=study.skip_bad,
+            progress=self.observer.decoding,
+        )
+
+    def _claim(self) -> None:
+        """Write what the run folder is for, or see that it is for this study."""
+        identity = json.loads(json.dumps(self.study.identity()))
+        if self.folder.study.exists():
+            before = read_json(self.folder.study)
+            if before["format"] != FORMAT:
+                raise StoreError(f"{self.folder.path} has the format {before['format']}, and this version {FORMAT}")
+            for name, value in before["identity"].items():
+                if identity.get(name) != value:
+                    raise InputError(
+                        f"{self.folder.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; "
+                        "give another --out"
+                    )
+            self.folder.note("resumed", pid=os.getpid())
+        else:
+            versions = {name: metadata.version(name) for name in ("dsv-plugins", "torch", "torchvision", "lightning")}
+            write_json(self.folder.study, {"format": FORMAT, "identity": identity, "versions": versions})
+            self.folder.note("started", pid=os.getpid())
+
+    def _context(self) -> dict[str, str]:
+        dataset = open_dataset(self.folder.data)
+        return {
+            "data": dataset.fingerprint,
+            "detector": str(self.registry.provider(DetectorEncoderPlugin, self.study.detector)),
+            "torch": metadata.version("torch"),
+            "threads": str(self.study.threads),
+        }
+
+    def _search(self, candidates: Sequence[Candidate]) -> Mapping[str, Evaluation]:
+        if self.study.search == "grid":
+            return grid_search(candidates, self._evaluate, budget=self.budget)
+        judge = self.registry.create(SelectorPlugin, self.study.selectors[0])
+        assert self.budget is not None
+        return halving(candidates, self._evaluate, judge=judge, budget=self.budget, rungs=self.study.rungs)
+
+    def _evaluate(
+        self, candidates: Sequence[Candidate], updates: int | None, continues: int | None
+    ) -> Mapping[str, Evaluation]:
+        """Train those that are not stored yet, and load them all."""
+        missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
+        self.observer.dispatching(self.folder.path, missing, updates)
+        jobs = [
+            Job(self.folder.path, candidate, updates, continues, self.study.threads, self.study.plugins)
+            for candidate in missing
+        ]
+        for outcome in self.executor.run(work, jobs) if jobs else ():
+            candidate = missing[outcome.index]
+            if isinstance(outcome.error, StoreError):
+                raise outcome.error
+            if outcome.error is not None:
+                reason = _reason(outcome.error)
+                self.failures[candidate.id] = reason
+                self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
+                self.observer.failed(candidate, reason)
+            else:
+                assert outcome.value is not None
+                self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
+                self.observer.finished(candidate, outcome.value)
+        evaluations = {}
+        for candidate in candidates:
+            if candidate.id not in self.failures:
+                self.stored[candidate.id] = updates
+                self.spent += (updates or 0) - (continues or 0)
+                evaluations[candidate.id] = load_evaluation(self.folder.candidate(candidate.id, updates))
+        return evaluations
+
+    def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
+        folder = self.folder.candidate(candidate.id, updates)
+        if not folder.exists():
+            return False
+        problem = verify(folder)
+        if problem is not None:
+            self._note(f"{problem}; {candidate} is computed again")
+            shutil.rmtree(folder)
+        return problem is None
+
+    def _losses(self, evaluations: Sequence[Evaluation]) -> dict[str, list[float]]:
+        """The losses of every selector that can judge these candidates; the first must."""
+        losses = {}
+        for name in self.study.selectors:
+            selector = self.registry.create(SelectorPlugin, name)
+            label = f"selector {name!r} ({self.registry.provider(SelectorPlugin, name)})"
+            try:
+                values = [float(loss) for loss in selector.losses(evaluations)]
+                if len(values) != len(evaluations):
+                    raise PluginError(f"{label} gave {len(values)} losses for {len(evaluations)} candidates")
+                choose(values)
+            except Exception as error:
+                reason = str(error) if isinstance(error, DSVError) else f"{label} failed: {_reason(error)}"
+                if name == self.study.selectors[0]:
+                    raise PluginError(reason) from error
+                self._note(f"no choice by {name!r}: {reason}")
+                continue
+            losses[name] = values
+            unusable = [
+                str(e.candidate) for e, loss in zip(evaluations, values, strict=True) if not math.isfinite(loss)
+            ]
+            if unusable:
+                self._note(f"{name!r} has no finite loss for {', '.join(unusable)}; they rank last")
+        return losses
+
+    def _choice(self, candidates: Sequence[Candidate], losses: Sequence[float]) -> Choice:
+        index = choose(losses)
+        return Choice(candidates[index], losses[index])
+
+    def _collect(
+        self,
+        candidates: Sequence[Candidate],
+        finals: Sequence[Candidate],
+        evaluations: Mapping[str, Evaluation],
+        losses: Mapping[str, Sequence[float]],
+        selected: Mapping[str, Choice],
+    ) -> Result:
+        by_candidate = {
+            candidate.id: {name: values[index] for name, values in losses.items()}
+            for index, candidate in enumerate(finals)
+        }
+        seconds = {e["candidate"]: e["seconds"] for e in self.folder.events() if e["event"] == "finished"}
+        entries = []
+        for candidate in candidates:
+            evaluation = evaluations.get(candidate.id)
+            status = "failed" if candidate.id in self.failures else "finished" if evaluation else "stopped"
+            entries.append(
+                CandidateResult(
+                    candidate=candidate,
+                    status=status,
+                    reason=self.failures.get(candidate.id, ""),
+                    losses=by_candidate.get(candidate.id),
+                    updates=self.stored.get(candidate.id),
+                    seconds=seconds.get(candidate.id),
+                    health=evaluation.health if evaluation else None,
+                )
+            )
+        chosen = next(iter(selected.values())).candidate
+        health = evaluations[chosen.id].health
+        if health is not None and not health.concentration <= CONCENTRATED:
+            self._note(
+                f"the chosen {chosen} has a concentration of {health.concentration:.2f}, where DSV presumes far less "
+                "than 1: its training did not bring the normal images close together; more updates may choose better"
+            )
+        return Result(
+            run=self.folder.path,
+            selected=selected,
+            candidates=entries,
+            updates_spent=None if self.budget is None else self.spent,
+            notes=self.notes,
+            plugins=self.study.plugins,
+        )
+
+    def _keep(self, result: Result) -> None:
+        """Write the selection and the chosen model."""
+        first, choice = next(iter(result.selected.items()))
+        selection = {
+            "selected": {
+                name: {"id": entry.candidate.id, "loss": entry.loss} for name, entry in result.selected.items()
+            },
+            "losses": {
+                entry.candidate.id: {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}
+                for entry in result.candidates
+            },
+        }
+        write_json(self.folder.selection, selection)
+        source = self.folder.candidate(choice.candidate.id, self.stored[choice.candidate.id]) / DETECTOR
+        with finished_folder(self.folder.model) as folder:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+            write_json(
+                folder / "model.json",
+                {
+                    "detector": choice.candidate.detector,
+                    "detector_params": dict(choice.candidate.detector_params),
+                    "augmentation": choice.candidate.augmentation,
+                    "params": dict(choice.candidate.params),
+                    "selector": first,
+                    "image_size": self.image_size,
+                },
+            )
+        self.folder.note("selected", candidate=choice.candidate.id, selector=first)
+
+    def _note(self, message: str) -> None:
+        self.notes.append(message)
+        self.observer.noted(message)
+
+
+def _check_settings(study: Study, registry: Registry) -> None:
+    if study.search not in SEARCHES:
+        raise InputError(f"search is {study.search!r}; give one of {', '.join(SEARCHES)}")
+    if study.threads < 1:
+        raise InputError(f"threads is {study.threads}; give a whole number of at least 1")
+    for name in study.selectors:
+        registry.get(SelectorPlugin, name)
+    if study.search == "halving" and not registry.get(SelectorPlugin, study.selectors[0]).judges_alone:
+        alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
+        raise InputError(
+            f"halving drops candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
+            f"put one of {alone} first"
+        )
+
+
+def _reason(error: BaseException) -> str:
+    message = " ".join(str(error).split())
+    return message if isinstance(error, DSVError) else f"{type(error).__name__}: {message}"

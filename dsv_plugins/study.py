@@ -1,0 +1,162 @@
+"""The study: from two sets of images to a selected, trained detector."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dsv_plugins.dataset import Source
+from dsv_plugins.errors import InputError
+from dsv_plugins.observers import Observer
+from dsv_plugins.records import AugmentationPlugin
+from dsv_plugins.registry import Registry
+from dsv_plugins.result import Result
+from dsv_plugins.search import Rungs
+from dsv_plugins.spaces import grid
+from dsv_plugins.types import Candidate
+
+__all__ = ["RUNS_VARIABLE", "SEARCHES", "Study", "select"]
+
+RUNS_VARIABLE = "DSV_RUNS"
+SEARCHES = ("grid", "halving")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Which augmentation hyperparameters suit these images? Settings here, the work in `run`.
+
+    Attributes:
+        train: Normal images: a folder, or a uint8 tensor (images, channels, height, width).
+        test: Unlabelled images, likewise.
+        augmentation: Name of an augmentation plugin, or several: their candidates form one pool.
+        grid: Values of hyperparameters, in place of those in the plugin's search space.
+        detector: Name of the detector-encoder plugin.
+        detector_params: Settings of the detector.
+        selector: Name of a selector plugin, or several; the first one decides which detector is kept.
+        search: "grid" trains every candidate fully; "halving" drops the worse ones early.
+        rungs: How halving's budget grows.
+        seed: Fixes every draw.
+        holdout: Share of the train images to keep out of training, for selectors that want unseen normals.
+        executor: Name of the executor plugin.
+        workers: How many candidates at once, for executors that have workers.
+        threads: Threads of each training. Results are the same whatever the executor, not whatever the threads.
+        image_size: Height and width to load images at; the detector's own where None.
+        skip_bad: Go on without files that cannot be read and without test images that are train images too.
+        out: The run folder; one named after the settings, below $DSV_RUNS or ./dsv-runs, where None.
+        plugins: Plugins that are in no package, as for `build_registry`.
+    """
+
+    train: Source
+    test: Source
+    augmentation: str | Sequence[str] = "cutpaste"
+    grid: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    detector: str = "cutpaste-resnet18"
+    detector_params: Mapping[str, object] = field(default_factory=dict)
+    selector: str | Sequence[str] = "dsv"
+    search: str = "grid"
+    rungs: Rungs = field(default_factory=Rungs)
+    seed: int = 0
+    holdout: float = 0.0
+    executor: str = "processes"
+    workers: int | None = None
+    threads: int = 1
+    image_size: int | None = None
+    skip_bad: bool = False
+    out: Path | None = None
+    plugins: tuple[object, ...] = ()
+
+    def run(self, observer: Observer | None = None) -> Result:
+        """Do what is not done yet, and select.
+
+        Raises:
+            InputError: A setting or a file is wrong.
+            StoreError: The run folder cannot be used; what was finished is kept.
+            TrainingError: Every candidate failed.
+        """
+        from dsv_plugins.run import Run  # it needs this module
+
+        return Run(self, observer or Observer()).result()
+
+    @property
+    def augmentations(self) -> tuple[str, ...]:
+        """The names of the augmentations."""
+        return _names(self.augmentation, "augmentation")
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The names of the selectors, the deciding one first."""
+        return _names(self.selector, "selector")
+
+    def candidates(self, registry: Registry, context: Mapping[str, str]) -> list[Candidate]:
+        """The pool, in grid order: every point of every augmentation's search space."""
+        planned = []
+        for name in self.augmentations:
+            record = registry.get(AugmentationPlugin, name)
+            provider = str(registry.provider(AugmentationPlugin, name))
+            space = {**record.space, **self.grid}
+            for point in grid(space):
+                registry.create(AugmentationPlugin, name, point)  # a wrong setting shows now, not after an hour
+                planned.append(
+                    Candidate(
+                        augmentation=name,
+                        params=point,
+                        detector=self.detector,
+                        detector_params=dict(self.detector_params),
+                        seed=self.seed,
+                        context={**context, "augmentation": provider},
+                    )
+                )
+        return planned
+
+    def identity(self) -> dict[str, Any]:
+        """What a run folder belongs to: every setting that decides which trainings there are."""
+        return {
+            "train": _named_source(self.train),
+            "test": _named_source(self.test),
+            "augmentation": list(self.augmentations),
+            "grid": {name: list(values) for name, values in self.grid.items()},
+            "detector": self.detector,
+            "detector_params": dict(self.detector_params),
+            "image_size": self.image_size,
+            "search": self.search,
+            "rungs": [self.rungs.count, self.rungs.factor] if self.search == "halving" else None,
+            "seed": self.seed,
+            "holdout": self.holdout,
+            "threads": self.threads,
+        }
+
+    def folder(self) -> Path:
+        """The run folder, as an absolute path."""
+        if self.out is not None:
+            return self.out.absolute()
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+        return Path(os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations)}-{digest}").absolute()
+
+
+def select(train: Source | str, test: Source | str, *, observer: Observer | None = None, **settings: Any) -> Result:
+    """Run a study in one call; the settings are those of `Study`."""
+    return Study(_source(train), _source(test), **settings).run(observer)
+
+
+def _names(value: str | Sequence[str], what: str) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"{what} is {', '.join(names) or 'empty'}; name at least one, and each once")
+    return names
+
+
+def _source(source: Source | str) -> Source:
+    return Path(source) if isinstance(source, str) else source
+
+
+def _named_source(source: Source) -> str:
+    if isinstance(source, Tensor):
+        return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]
+    return str(source.absolute())

@@ -1,0 +1,82 @@
+"""What an executor must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dsv_plugins.interfaces import Executor, Outcome
+from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
+
+__all__ = ["EXECUTOR"]
+
+JOBS = (5, 0, 3, 8)
+BAD_JOB = 3
+
+
+class _Subject(Subject[Executor]):
+    interface = Executor
+    methods = ("run",)
+
+
+def returns_one_outcome_for_each_job(subject: _Subject) -> None:
+    """Every job has exactly one outcome, with the job's index and the value that the work returned."""
+    outcomes = _run(subject.build(), _double, JOBS)
+    values = {outcome.index: outcome.value for outcome in outcomes}
+    expected = {index: _double(job) for index, job in enumerate(JOBS)}
+    demand(values == expected, f"returned the values {values}, by index, where {expected} was due")
+
+
+def reports_an_error_in_its_outcome(subject: _Subject) -> None:
+    """A job that raises has its error in its outcome, and the others end with their values."""
+    outcomes = {outcome.index: outcome for outcome in _run(subject.build(), _fail_on_the_bad_job, JOBS)}
+    for index, job in enumerate(JOBS):
+        error, value = outcomes[index].error, outcomes[index].value
+        if job == BAD_JOB:
+            demand(isinstance(error, BaseException), f"returned {error!r} as the error of a job that raised")
+        else:
+            demand(error is None and value == job, f"returned {outcomes[index]} for a job that did not raise")
+
+
+def takes_no_jobs(subject: _Subject) -> None:
+    """Without jobs there are no outcomes, and no error."""
+    _run(subject.build(), _double, ())
+
+
+def runs_again(subject: _Subject) -> None:
+    """One object can run jobs more than once."""
+    executor = subject.build()
+    for _ in range(2):
+        _run(executor, _double, JOBS)
+
+
+EXECUTOR = Suite(
+    _Subject,
+    (
+        has_sound_record,
+        has_all_methods,
+        returns_one_outcome_for_each_job,
+        reports_an_error_in_its_outcome,
+        takes_no_jobs,
+        runs_again,
+    ),
+)
+
+
+def _run(executor: Executor, work: Callable[[int], int], jobs: Sequence[int]) -> list[Outcome[int]]:
+    outcomes: list[Any] = list(executor.run(work, jobs))
+    for outcome in outcomes:
+        demand(isinstance(outcome, Outcome), f"returned {outcome!r:.60}; return Outcome objects")
+    indices = sorted(outcome.index for outcome in outcomes)
+    demand(indices == list(range(len(jobs))), f"returned outcomes for the jobs {indices}; there are {len(jobs)} jobs")
+    return outcomes
+
+
+def _double(job: int) -> int:
+    return 2 * job
+
+
+def _fail_on_the_bad_job(job: int) -> int:
+    if job == BAD_JOB:
+        raise ValueError("this job is meant to fail")
+    return job

@@ -1,0 +1,188 @@
+"""Runs the checks: one list of them, behind functions for scripts and a decorator for pytest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsv_plugins.errors import ConformanceError, InputError
+from dsv_plugins.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    ExecutorPlugin,
+    Plugin,
+    SelectorPlugin,
+)
+from dsv_plugins.testing._augmentation import AUGMENTATION
+from dsv_plugins.testing._detector_encoder import DETECTOR_ENCODER
+from dsv_plugins.testing._executor import EXECUTOR
+from dsv_plugins.testing._selector import SELECTOR
+from dsv_plugins.testing._suite import Suite, described
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = [
+    "CheckResult",
+    "check_augmentation",
+    "check_detector_encoder",
+    "check_executor",
+    "check_selector",
+    "parametrize_with_checks",
+    "run_checks",
+]
+
+SUITES: Mapping[type[Plugin[Any]], Suite[Any]] = {
+    AugmentationPlugin: AUGMENTATION,
+    DetectorEncoderPlugin: DETECTOR_ENCODER,
+    SelectorPlugin: SELECTOR,
+    ExecutorPlugin: EXECUTOR,
+}
+
+Expected = Mapping[str, str]
+"""Names of checks that a plugin is known to fail, each with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """How one check ended.
+
+    Attributes:
+        check: Its name.
+        status: A check that was expected to fail and passed has failed.
+        reason: What is wrong, or why a failure was expected; empty where the check passed.
+    """
+
+    check: str
+    status: Literal["passed", "failed", "expected failure"]
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the plugin's author has something to do."""
+        return self.status == "failed"
+
+
+def run_checks(record: Plugin[Any], expected_failed_checks: Expected | None = None) -> Iterator[CheckResult]:
+    """Run all checks of the plugin's kind, and yield each result as it comes.
+
+    Args:
+        record: What the plugin's hook returns.
+        expected_failed_checks: Names of checks that the plugin is known to fail, each with the reason.
+
+    Raises:
+        InputError: The record is of no known kind, or there is no check of an expected name.
+    """
+    expected = expected_failed_checks or {}
+    checks = _checks(record)
+    _demand_known(expected, checks)
+    return (_run(name, check, expected.get(name)) for name, check in checks.items())
+
+
+def check_augmentation(
+    record: AugmentationPlugin, *, expected_failed_checks: Expected | None = None
+) -> list[CheckResult]:
+    """Run the conformance checks on an augmentation; `ConformanceError` names every unexpected failure."""
+    return _check(AugmentationPlugin, record, expected_failed_checks)
+
+
+def check_detector_encoder(
+    record: DetectorEncoderPlugin, *, expected_failed_checks: Expected | None = None
+) -> list[CheckResult]:
+    """Run the conformance checks on a detector encoder; `ConformanceError` names every unexpected failure."""
+    return _check(DetectorEncoderPlugin, record, expected_failed_checks)
+
+
+def check_selector(record: SelectorPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
+    """Run the conformance checks on a selector; `ConformanceError` names every unexpected failure."""
+    return _check(SelectorPlugin, record, expected_failed_checks)
+
+
+def check_executor(record: ExecutorPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
+    """Run the conformance checks on an executor; `ConformanceError` names every unexpected failure."""
+    return _check(ExecutorPlugin, record, expected_failed_checks)
+
+
+def parametrize_with_checks(
+    records: Iterable[Plugin[Any]], expected_failed_checks: Expected | None = None
+) -> pytest.MarkDecorator:
+    """Make a pytest test of each check of each plugin.
+
+    ```python
+    @parametrize_with_checks([record])
+    def test_conformance(check):
+        check()
+    ```
+
+    Args:
+        records: What the plugins' hooks return; of one kind or of several.
+        expected_failed_checks: Names of checks that every one of these plugins is known to fail, each with the reason;
+            they become strict xfails.
+
+    Raises:
+        InputError: There is no record, one is of no known kind, or there is no check of an expected name.
+    """
+    import pytest
+
+    expected = expected_failed_checks or {}
+    bound = [(record.name, name, check) for record in records for name, check in _checks(record).items()]
+    if not bound:
+        raise InputError("there are no records to check; give at least one")
+    _demand_known(expected, [name for _, name, _ in bound])
+    return pytest.mark.parametrize(
+        "check",
+        [
+            pytest.param(
+                check,
+                id=f"{plugin}-{name}",
+                marks=[pytest.mark.xfail(reason=expected[name], strict=True)] if name in expected else [],
+            )
+            for plugin, name, check in bound
+        ],
+    )
+
+
+def _checks(record: Plugin[Any]) -> dict[str, Callable[[], None]]:
+    for kind, suite in SUITES.items():
+        if isinstance(record, kind):
+            return suite.bind(record)
+    raise InputError(
+        f"{record!r:.80} cannot be checked; give a record of {', '.join(kind.__name__ for kind in SUITES)}"
+    )
+
+
+def _demand_known(expected: Iterable[str], checks: Iterable[str]) -> None:
+    known = sorted(set(checks))
+    for name in expected:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"the checks are {', '.join(known)}"
+            raise InputError(f"expected_failed_checks names {name!r}, which is no check of this kind of plugin; {hint}")
+
+
+def _run(name: str, check: Callable[[], None], expected: str | None) -> CheckResult:
+    try:
+        check()
+    except AssertionError as error:
+        reason = str(error) or "an assertion failed"
+    except (Exception, SystemExit) as error:  # whatever a plugin does, the other checks go on
+        reason = described(error)
+    else:
+        if expected is None:
+            return CheckResult(name, "passed")
+        return CheckResult(name, "failed", f"unexpected pass: no longer fails as expected ({expected})")
+    return CheckResult(name, "failed", reason) if expected is None else CheckResult(name, "expected failure", expected)
+
+
+def _check(kind: type[Plugin[Any]], record: Plugin[Any], expected: Expected | None) -> list[CheckResult]:
+    if not isinstance(record, kind):
+        raise InputError(f"{record!r:.80} is not a record of {kind.__name__}")
+    results = list(run_checks(record, expected))
+    failures = [result for result in results if result.failed]
+    if failures:
+        lines = [f"  {result.check}: {result.reason}" for result in failures]
+        heading = f"{record.kind} {record.name!r} fails {len(failures)} of {len(results)} checks:"
+        raise ConformanceError("\n".join([heading, *lines]))
+    return results

@@ -1,0 +1,121 @@
+"""Turns transforms of other libraries into augmentations: torchvision v2, kornia, albumentations, any callable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsv_plugins.errors import InputError, PluginError
+from dsv_plugins.interfaces import Augmentation
+
+__all__ = ["from_transform", "global_randomness"]
+
+Layout = Literal["chw", "hwc"]
+
+
+def from_transform(transform: Callable[..., Any], *, layout: Layout = "chw") -> Augmentation:
+    """Make an augmentation of a transform that takes one image and returns one of the same size.
+
+    ```python
+    from torchvision.transforms import v2
+
+    augmentation = from_transform(v2.RandomErasing(p=1.0, scale=(0.02, 0.1)))
+    ```
+
+    Each image gets a seed from the augmentation's generator, and the transform runs with the global generators of
+    torch, `random` and numpy at that seed. They are put back afterwards; as they belong to the whole process, do not
+    run such augmentations in several threads at once.
+
+    Args:
+        transform: Called with each image. If it has `set_random_seed`, as albumentations has, it gets the image's seed.
+        layout: "chw" calls `transform(tensor)` with a tensor of shape (channels, height, width), for torchvision and
+            kornia; "hwc" calls `transform(image=array)["image"]` with a float32 array of shape (height, width,
+            channels), for albumentations.
+
+    Raises:
+        InputError: The layout is neither of the two.
+    """
+    if layout not in ("chw", "hwc"):
+        raise InputError(f"the layout is {layout!r}; give 'chw' (torchvision, kornia) or 'hwc' (albumentations)")
+    return _TransformAugmentation(transform, layout)
+
+
+@contextmanager
+def global_randomness(device: torch.device | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that seeds the global generators of torch, `random` and numpy, and put them back in the end.
+
+    Args:
+        device: A CUDA device whose generator is to be seeded as well.
+    """
+    generators = [torch.default_generator]
+    if device is not None and device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+
+    def seed_all(seed: int) -> None:
+        random.seed(seed)
+        np.random.seed(seed)
+        for generator in generators:
+            generator.manual_seed(seed)
+
+    states = [generator.get_state() for generator in generators]
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield seed_all
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@dataclass(frozen=True)
+class _TransformAugmentation:
+    """A class and not a closure, so that it can be sent to another process."""
+
+    transform: Callable[..., Any]
+    layout: Layout
+
+    def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
+        seeds = torch.randint(2**31, (len(images),), generator=generator, device=generator.device).tolist()
+        augmented = torch.empty_like(images)
+        with global_randomness(images.device) as seed_all:
+            for image, place, seed in zip(images, augmented, seeds, strict=True):
+                seed_all(seed)
+                if hasattr(self.transform, "set_random_seed"):
+                    self.transform.set_random_seed(seed)
+                place.copy_(self._apply(image.clone()))  # a clone, since some transforms work in place
+        return augmented.clamp_(0, 1)
+
+    def _apply(self, image: Tensor) -> Tensor:
+        if self.layout == "chw":
+            given, returned = image, self.transform(image)
+            result = returned[0] if isinstance(returned, Tensor) and returned.shape[:-3] == (1,) else returned  # kornia
+        else:
+            given = image.permute(1, 2, 0)
+            returned = self.transform(image=given.to("cpu", torch.float32).contiguous().numpy())["image"]
+            # A copy, since torch does not take the negative strides of a flipped array.
+            result = torch.from_numpy(np.array(returned)).permute(2, 0, 1) if np.ndim(returned) == 3 else returned
+        if not isinstance(result, Tensor) or result.shape != image.shape or not result.is_floating_point():
+            raise PluginError(
+                f"the transform {_name(self.transform)} returned {_described(returned)} for a floating-point image of "
+                f"shape {tuple(given.shape)}; use one that keeps size and type"
+            )
+        return result
+
+
+def _name(transform: Callable[..., Any]) -> str:
+    return str(getattr(transform, "__name__", type(transform).__name__))
+
+
+def _described(value: object) -> str:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

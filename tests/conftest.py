@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+TINY = {"image_size": 32, "width": 2, "updates": 12, "batch_size": 4}
+"""Settings with which the built-in detector trains in about a second."""
+
+
+def texture(seed: int, *, defect: bool = False, size: int = 40) -> np.ndarray:
+    """A smooth grey texture with a little noise; a defective one has a white bar."""
+    generator = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:size, :size] / size
+    phase = generator.uniform(0, 6.28, 2)
+    image = (
+        120 + 40 * np.sin(9 * rows + phase[0]) * np.cos(7 * columns + phase[1]) + generator.normal(0, 4, (size, size))
+    )
+    if defect:
+        row = int(generator.integers(4, size - 8))
+        image[row : row + 4, 6:-6] = 255
+    return image.clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A small task in MVTec layout: 8 train images, 4 good and 4 defective test images."""
+    return make_task(tmp_path / "parts")
+
+
+def make_task(folder: Path) -> Path:
+    for part, kind, seeds in (
+        ("train", "good", range(8)),
+        ("test", "good", range(100, 104)),
+        ("test", "bar", range(200, 204)),
+    ):
+        (folder / part / kind).mkdir(parents=True)
+        for seed in seeds:
+            Image.fromarray(texture(seed, defect=kind == "bar")).save(folder / part / kind / f"{seed:03d}.png")
+    return folder
+
+
+def dsv(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", **environment},
+        timeout=300,
+    )
+
+
+def tiny_select(task: Path, run: Path, *more: object) -> list[object]:
+    """The arguments of a selection of three candidates that takes seconds."""
+    grid = "patch_size=0.02,0.08,0.32"
+    return ["select", task, "--grid", grid, "--detector-params", json.dumps(TINY), "--out", run, *more]
