@@ -17,6 +17,7 @@ from dsv_plugins.errors import (
     PluginError,
     PluginSettingsError,
     ScoreError,
+    StoreError,
     TrainingError,
     UnknownPluginError,
 )
@@ -28,6 +29,8 @@ from dsv_plugins.spaces import Range
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
+    from dsv_plugins.result import Result
+    from dsv_plugins.study import Study, select
     from dsv_plugins.transforms import from_transform
 
 __all__ = [
@@ -52,18 +55,27 @@ __all__ = [
     "Progress",
     "Range",
     "Registry",
+    "Result",
     "ScoreError",
     "Scores",
     "Selector",
     "SelectorPlugin",
+    "StoreError",
+    "Study",
     "TrainingError",
     "UnknownPluginError",
     "build_registry",
     "from_transform",
     "hookimpl",
+    "select",
 ]
 
-_NEED_TORCH = {"from_transform": "dsv_plugins.transforms"}
+_NEED_TORCH = {
+    "Result": "dsv_plugins.result",
+    "Study": "dsv_plugins.study",
+    "from_transform": "dsv_plugins.transforms",
+    "select": "dsv_plugins.study",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -42,6 +42,7 @@ class Run:
         self.spent = 0
         self.notes: list[str] = []
         _check_settings(study, self.registry)
+        study.candidates(self.registry, context={})  # what is wrong with them shows before images are read
         detector = self.registry.create(DetectorEncoderPlugin, study.detector, study.detector_params)
         self.image_size = study.image_size or int(getattr(detector, "image_size", DEFAULT_IMAGE_SIZE))
         self.budget: int | None = getattr(detector, "updates", None)

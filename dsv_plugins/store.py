@@ -81,8 +81,12 @@ class RunFolder:
     def note(self, event: str, **details: object) -> None:
         """Append one event to the journal."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **details})
-        with _writing(self._journal), self._journal.open("a") as journal:
-            journal.write(line + "\n")
+        with _writing(self._journal), self._journal.open("ab+") as journal:
+            if journal.tell():
+                journal.seek(-1, os.SEEK_END)
+                if journal.read(1) != b"\n":  # a kill cut the last line short
+                    journal.write(b"\n")
+            journal.write(line.encode() + b"\n")
             journal.flush()
             os.fsync(journal.fileno())
 

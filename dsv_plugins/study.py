@@ -19,7 +19,7 @@ from dsv_plugins.records import AugmentationPlugin
 from dsv_plugins.registry import Registry
 from dsv_plugins.result import Result
 from dsv_plugins.search import Rungs
-from dsv_plugins.spaces import grid
+from dsv_plugins.spaces import grid, space_problems
 from dsv_plugins.types import Candidate
 
 __all__ = ["RUNS_VARIABLE", "SEARCHES", "Study", "select"]
@@ -96,6 +96,8 @@ class Study:
 
     def candidates(self, registry: Registry, context: Mapping[str, str]) -> list[Candidate]:
         """The pool, in grid order: every point of every augmentation's search space."""
+        for problem in space_problems(self.grid):
+            raise InputError(f"grid: {problem}")
         planned = []
         for name in self.augmentations:
             record = registry.get(AugmentationPlugin, name)

@@ -249,6 +249,16 @@ def test_the_patch_is_jittered_and_nothing_else():
     assert 0.01 < difference.mean() < 0.2
 
 
+def test_contrast_changes_about_the_mean_of_the_patch():
+    images = distinct_images(300, 1, 6, 6) / 2
+    verbatim = CutPaste(1e-5)(images, generator=seeded(3))
+    jittered = CutPaste(1e-5, jitter=0.1)(images, generator=seeded(3))
+    # One pixel is its own mean, so contrast leaves it alone and its brightness is all that changes.
+    pasted = verbatim != images
+    ratios = (jittered[pasted] / verbatim[pasted]).numpy()
+    assert stats.kstest(ratios, stats.uniform(0.9, 0.2).cdf).pvalue > 0.01
+
+
 # ---------------------------------------------------------------------------
 # CutDiff
 # ---------------------------------------------------------------------------
@@ -335,10 +345,8 @@ def fitted_maps(images: Tensor, changed: Tensor) -> tuple[np.ndarray, np.ndarray
 
 
 def test_the_four_changes_are_drawn_uniformly_for_every_image():
-    strength = 0.1
-    images = 0.4 + 0.2 * torch.rand(
-        400, 3, 6, 6, generator=seeded()
-    )  # so far from black and white that nothing is clamped
+    strength = 0.25
+    images = 0.45 + 0.1 * torch.rand(400, 3, 6, 6, generator=seeded())  # far from black and white: nothing is clamped
     linear, offsets = fitted_maps(images, jitter_colours(images, strength, generator=seeded(1)))
     gains = linear.sum(2)[:, 0]
     np.testing.assert_allclose(linear.sum(2), gains[:, None].repeat(3, 1), atol=1e-4)  # grey stays grey

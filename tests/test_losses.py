@@ -549,12 +549,12 @@ class TestMemory:
 
     @pytest.mark.slow
     def test_a_million_rows(self) -> None:
-        """Sampled within seconds; the bound on time leaves room for a busy machine."""
+        """Sampled within seconds: of processor time, since other work may keep the machine busy."""
         setup = "import time\na = torch.randn(1_000_000, 512)\nb = a.flip(1)"
         work = """
-        start = time.perf_counter()
+        start = time.process_time()
         estimate = set_distance(a, b)
         assert 0 < estimate.standard_error < 1e-3 * estimate.value
-        assert time.perf_counter() - start < 60
+        assert time.process_time() - start < 60
         """
         assert peak_growth(setup, work) < 1024

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,6 +28,7 @@ from dsv_plugins import (
     ExecutorPlugin,
     InputError,
     Outcome,
+    Range,
     ScoreError,
     SelectorPlugin,
     build_registry,
@@ -114,6 +116,18 @@ class Forgetful:
         return honest(images, torch.Generator().manual_seed(generator.initial_seed() + next(self.calls)))
 
 
+class Individual:
+    """Draws otherwise than every other object of its class."""
+
+    objects = itertools.count()
+
+    def __init__(self):
+        self.offset = next(self.objects)
+
+    def __call__(self, images, *, generator):
+        return honest(images, torch.Generator().manual_seed(generator.initial_seed() + self.offset))
+
+
 def draw_once(images, generator):
     return honest(images[:1], generator).eq(0).logical_not() * images
 
@@ -124,9 +138,16 @@ def refuse_three(images, generator, strength):
     return honest(images, generator)
 
 
-def seed_globally(images, generator):
-    torch.manual_seed(0)
-    return honest(images, generator)
+def spoil_three(factor: float) -> Callable[..., torch.Tensor]:
+    return lambda images, generator, strength: honest(images, generator) * (factor if strength == 3 else 1.0)
+
+
+def after(seed_globally: Callable[[int], object]) -> Callable[..., torch.Tensor]:
+    def augment(images, generator):
+        seed_globally(0)
+        return honest(images, generator)
+
+    return augment
 
 
 def peek_at_global_state(images, generator):
@@ -149,13 +170,22 @@ BROKEN_AUGMENTATIONS = [
     Broken("returns_finite_values", augmentation(lambda i, g: honest(i, g) / 0), along=None),
     Broken("does_not_modify_its_input", augmentation(modify_input)),
     Broken("repeats_itself", AugmentationPlugin("broken", Forgetful)),
+    Broken(
+        "repeats_itself",
+        AugmentationPlugin("individual", Individual),
+        along=frozenset({"ignores_global_randomness"}),
+    ),
     Broken("draws_from_the_generator", augmentation(lambda i, g: honest(i, torch.Generator().manual_seed(0)))),
     Broken("draws_for_each_image", augmentation(draw_once)),
     Broken("takes_any_batch_size", augmentation(lambda i, g: honest(i, g).squeeze(0))),
     Broken("takes_grey_and_colour", augmentation(lambda i, g: honest(i, g) * torch.ones(1, 3, 1, 1))),
     Broken("takes_any_size", augmentation(lambda i, g: honest(i, g).mT)),
     Broken("works_at_every_point", augmentation(refuse_three, strength=[1, 2, 3])),
-    Broken("leaves_global_randomness_alone", augmentation(seed_globally)),
+    Broken("works_at_every_point", augmentation(spoil_three(torch.nan), name="nan", strength=[1, 2, 3])),
+    Broken("works_at_every_point", augmentation(spoil_three(2.0), name="range", strength=[1, 2, 3])),
+    Broken("leaves_global_randomness_alone", augmentation(after(torch.manual_seed), name="torch")),
+    Broken("leaves_global_randomness_alone", augmentation(after(np.random.seed), name="numpy")),
+    Broken("leaves_global_randomness_alone", augmentation(after(random.seed), name="random")),
     Broken("ignores_global_randomness", augmentation(peek_at_global_state)),
 ]
 
@@ -412,6 +442,16 @@ BROKEN_EXECUTORS = [
     Broken("returns_one_outcome_for_each_job", executor(lambda work, jobs: map(work, jobs), "bare"), along=None),
     Broken(
         "returns_one_outcome_for_each_job",
+        executor(lambda work, jobs: outcomes(work, jobs) + outcomes(work, jobs)[:1], "twice"),
+        along=None,
+    ),
+    Broken(
+        "returns_one_outcome_for_each_job",
+        executor(lambda work, jobs: [SimpleNamespace(**asdict(o)) for o in outcomes(work, jobs)], "duck"),
+        along=None,
+    ),
+    Broken(
+        "returns_one_outcome_for_each_job",
         executor(lambda work, jobs: [replace(o, value=o.value or None) for o in outcomes(work, jobs)], "falsy"),
         along=frozenset({"reports_an_error_in_its_outcome"}),
     ),
@@ -423,6 +463,7 @@ BROKEN_EXECUTORS = [
         "reports_an_error_in_its_outcome",
         executor(lambda work, jobs: [replace(o, error=None) for o in outcomes(work, jobs)], "silent"),
     ),
+    Broken("takes_no_jobs", executor(lambda work, jobs: outcomes(work, jobs or [0]), "eager")),
     Broken("takes_no_jobs", executor(lambda work, jobs: [outcome(work, 0, jobs[0]), *outcomes(work, jobs)[1:]])),
     Broken("runs_again", ExecutorPlugin("broken", Once)),
 ]
@@ -483,11 +524,24 @@ def test_a_plugin_that_ends_the_process_does_not_end_the_kit() -> None:
     assert results[-1].reason == "SystemExit: bye"
 
 
-def test_a_large_space_is_sampled_and_a_range_is_tried_at_both_ends() -> None:
-    seen = []
-    space = {"a": list(range(100)), "b": list(range(100))}
-    check_augmentation(augmentation(lambda i, g, **params: seen.append(params) or honest(i, g), **space))
-    assert 100 < len({tuple(params.values()) for params in seen}) < 1000
+def points_tried(**space: Sequence[object] | Range) -> set[tuple[object, ...]]:
+    tried = set()
+
+    def note(images, generator, **point):
+        tried.add(tuple(point.values()))
+        return honest(images, generator)
+
+    check_augmentation(augmentation(note, **space))
+    return tried
+
+
+def test_every_point_of_a_small_space_is_tried_and_both_ends_of_a_range() -> None:
+    tried = points_tried(shape=["a", "b"], size=Range(1.0, 3.0))
+    assert tried == {(shape, size) for shape in "ab" for size in (1.0, 2.0, 3.0)}
+
+
+def test_a_large_space_is_sampled() -> None:
+    assert 150 < len(points_tried(a=range(100), b=range(100))) < 250
 
 
 def test_a_front_end_names_every_unexpected_failure() -> None:

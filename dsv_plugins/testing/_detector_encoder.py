@@ -33,7 +33,7 @@ __all__ = ["DETECTOR_ENCODER"]
 TIME_LIMIT = 60.0
 """Seconds that a training on a handful of tiny images may take, on a busy machine."""
 
-TRAIN, SIDE, SQUARE = 12, 32, 12
+TRAIN, SIDE = 12, 32
 UPDATES, FEW_UPDATES = 20, 2
 SAVED_SUFFIXES = (".safetensors", ".json")
 TOLERANCE = 1e-3
@@ -41,10 +41,12 @@ TOLERANCE = 1e-3
 
 
 class _BlackSquares:
+    """Blackens a rectangle of a third of the sides, anywhere. Takes any size, as detectors resize their images."""
+
     def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
-        starts = torch.randint(SIDE - SQUARE, (2, len(images), 1), generator=generator, device=images.device)
-        inside = (steps := torch.arange(SIDE, device=images.device) - starts).ge(0) & steps.lt(SQUARE)
-        return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.0)
+        down, across = torch.rand(2, len(images), 1, generator=generator, device=images.device)
+        rows, columns = _third(images.shape[2], down), _third(images.shape[3], across)
+        return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
 
 
 class _Negatives:
@@ -269,6 +271,12 @@ def _anomalous_images() -> Tensor:
     images[:, :, quarter:half, quarter:-quarter] = 0
     images[:, :, half:-quarter, quarter:-quarter] = 255
     return images
+
+
+def _third(length: int, start: Tensor) -> Tensor:
+    """Which of `length` places lie in a third of them that begins at a share `start` of the rest."""
+    steps = torch.arange(length, device=start.device) / length - start * 2 / 3
+    return (steps >= 0) & (steps < 1 / 3)
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

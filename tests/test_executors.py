@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dsv_plugins import ExecutorPlugin, PluginSettingsError, TrainingError, build_registry
+
+
+def outcomes(name: str, work, jobs, **params):
+    executor = build_registry().create(ExecutorPlugin, name, params)
+    return {outcome.index: outcome for outcome in executor.run(work, jobs)}
+
+
+def double(job):
+    if job == "bad":
+        raise ValueError("this job is bad")
+    return job * 2
+
+
+def die_at_first(job):
+    """Kills its own process the first time, as the system does when memory runs out."""
+    marker = Path(job)
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def die_or_double(job):
+    if job == "deadly":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+    return job * 2
+
+
+@pytest.mark.parametrize("name", ["serial", "processes"])
+def test_every_job_has_its_outcome(name):
+    found = outcomes(name, double, [1, "bad", 3, 4])
+    assert sorted(found) == [0, 1, 2, 3]
+    assert [found[index].value for index in (0, 2, 3)] == [2, 6, 8]
+    assert isinstance(found[1].error, ValueError)
+    assert "this job is bad" in str(found[1].error)
+
+
+def test_processes_are_others_and_as_many_as_asked_for(tmp_path):
+    found = outcomes("processes", _process_and_pause, range(6), workers=2)
+    processes = {outcome.value for outcome in found.values()}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+
+
+def _process_and_pause(job):
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def test_a_worker_that_is_killed_is_replaced(tmp_path):
+    found = outcomes("processes", die_at_first, [str(tmp_path / str(index)) for index in range(3)], workers=2)
+    assert all(outcome.error is None for outcome in found.values())
+    assert len(found) == 3
+
+
+def test_only_the_job_that_kills_its_workers_is_given_up():
+    found = outcomes("processes", die_or_double, [1, "deadly", 3, 4], workers=2)
+    assert isinstance(found[1].error, TrainingError)
+    assert "died 3 times" in str(found[1].error)
+    assert [found[index].value for index in (0, 2, 3)] == [2, 6, 8]
+
+
+def test_workers_die_with_a_killed_parent():
+    script = (
+        "import time; from dsv_plugins import ExecutorPlugin, build_registry\n"
+        "def work(job):\n    import os, time; open(job, 'w').write(str(os.getpid())); time.sleep(120)\n"
+        "import sys\n"
+        "list(build_registry().create(ExecutorPlugin, 'processes', {'workers': 1}).run(work, [sys.argv[1]]))\n"
+    )
+    marker = Path(f"/tmp/dsv-worker-{os.getpid()}-{time.monotonic_ns()}")
+    # The script has no `__main__` guard, and its work is defined in it: both must be fine.
+    parent = subprocess.Popen([sys.executable, "-c", script, str(marker)])
+    try:
+        deadline = time.monotonic() + 60
+        while not (marker.exists() and marker.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        worker = psutil.Process(int(marker.read_text()))
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        worker.wait(timeout=20)
+    finally:
+        marker.unlink(missing_ok=True)
+        parent.kill()
+
+
+def test_wrong_settings():
+    with pytest.raises(PluginSettingsError, match="workers is 0"):
+        build_registry().create(ExecutorPlugin, "processes", {"workers": 0})
+    with pytest.raises(PluginSettingsError, match="'workers'"):
+        build_registry().create(ExecutorPlugin, "serial", {"workers": 2})
