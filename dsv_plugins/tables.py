@@ -24,7 +24,7 @@ def candidates_table(result: Result) -> Table:
     table.add_column("candidate", no_wrap=True)
     for name in result.selected:
         table.add_column(escape(name), justify="right", no_wrap=True)
-    for heading in ("accuracy", "concentration", "seconds"):
+    for heading in ("accuracy", "conc.", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("status", overflow="fold")
     for entry in result.candidates:

@@ -60,7 +60,7 @@ def test_train_and_test_folders_and_a_config_file(finished, tmp_path):
     task, run, _ = finished
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"grid: [patch_size=0.02,0.08,0.32]\ndetector_params: {json.dumps(TINY)}\nselector: dsv\nout: {tmp_path / 'run'}\n"
+        f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector_params: {json.dumps(TINY)}\nselector: dsv\nout: {tmp_path / 'run'}\n"
     )
     completed = dsv("select", "--train", task / "train/good", "--test", task / "test", "--config", config)
     assert completed.returncode == 0, completed.stderr

@@ -44,7 +44,7 @@ def show_plan(study: Study, *, as_json: bool) -> None:
         return
     console = Console(markup=False, highlight=False, soft_wrap=True)
     for candidate in candidates:
-        console.print(candidate)
+        console.print(str(candidate))
     budget = f" of {run.budget} updates" if run.budget else ""
     console.print(f"{len(candidates)} candidates{budget} for {study.detector}, {workers} at once")
     if seconds is not None and total is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     """Declare the options that every command which runs a study has."""
     parser.add_argument("--config", action="config", help="a YAML file with any of these options")
     parser.add_argument("--augmentation", default="cutpaste", help="one augmentation, or several as a,b,c")
-    parser.add_argument("--grid", action="append", default=None, help="values to try, as name=1,2,3; may be repeated")
+    parser.add_argument("--grid", type=_grid, default={}, help="values to try, as 'name=1,2,3 other=4,5'")
     parser.add_argument("--detector", default="cutpaste-resnet18", help="the detector to train")
     parser.add_argument("--preset", type=str, help="the detector's preset, such as quick or paper")
     parser.add_argument("--updates", type=int, help="training updates for each candidate")
@@ -97,7 +99,7 @@ def show(result: Result, *, as_json: bool) -> None:
     console = Console()
     console.print(candidates_table(result))
     if any(entry.status == "finished" and not entry.concentrated for entry in result.candidates):
-        console.print("! the normal images are not close together there, which DSV presumes", highlight=False)
+        console.print("! conc. (concentration): the normal images are not close together there, as DSV presumes")
     for name, choice in result.selected.items():
         console.print(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}", markup=False, highlight=False)
     console.print(f"run folder: {result.run}", soft_wrap=True, markup=False, highlight=False)
@@ -119,7 +121,7 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
             detector_params[name] = value
     return {
         "augmentation": _listed(arguments.augmentation),
-        "grid": dict(_grid_axis(axis) for axis in arguments.grid or ()),
+        "grid": arguments.grid,
         "detector": arguments.detector,
         "detector_params": detector_params,
         "selector": _listed(arguments.selector),
@@ -151,16 +153,22 @@ def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _grid_axis(axis: str) -> tuple[str, list[object]]:
-    name, equals, values = axis.partition("=")
-    if not equals or not values.strip():
-        raise InputError(f"--grid {axis} is not of the form name=value,value; for example patch_size=0.02,0.08")
-    return name.strip(), [_plain(value) for value in values.split(",")]
+def _grid(value: object) -> dict[str, list[object]]:
+    """The values of each hyperparameter: a mapping in a YAML file, `name=1,2,3` on the command line."""
+    if isinstance(value, Mapping):
+        return {str(name): list(values) for name, values in value.items()}
+    axes = {}
+    for axis in str(value).split():
+        name, equals, values = axis.partition("=")
+        if not equals or not values:
+            raise ArgumentTypeError(f"{axis!r} is not of the form name=value,value, as in patch_size=0.02,0.08")
+        axes[name] = [_plain(value) for value in values.split(",")]
+    return axes
 
 
 def _plain(value: str) -> object:
     """A number where it reads as one; YAML alone would take 1e-5 for text."""
     try:
-        return float(value) if not value.strip().lstrip("+-").isdigit() else int(value)
+        return int(value) if value.lstrip("+-").isdigit() else float(value)
     except ValueError:
         return yaml.safe_load(value)
