@@ -4,7 +4,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format docs dist clean
+.PHONY: help demo test test-slow check format docs dist clean \
+	bench-losses bench-augmentations bench-training bench-study
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -12,13 +13,17 @@ help:
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
+	@echo "make bench-losses, bench-augmentations, bench-training, bench-study: measurements"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable '.[demo]' --group dev
+	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo]" --group dev
 	@touch $@
+
+demo: $(READY)
+	$(VENV)/bin/dsv demo
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -38,6 +43,9 @@ test: check docs
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -m slow
+
+bench-losses bench-augmentations bench-training bench-study: $(READY)
+	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
 dist: $(READY)
 	$(PYTHON) -m build --wheel --installer uv

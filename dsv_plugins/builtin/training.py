@@ -41,14 +41,15 @@ def train(module: pl.LightningModule, batches: Batches) -> None:
             max_steps=len(batches),
             max_epochs=1,
             barebones=True,
-            deterministic="warn"
-            if cuda
-            else None,  # a GPU has several kernels to choose from; a CPU's are deterministic
+            deterministic="warn" if cuda else None,  # a GPU has several kernels for one thing, a CPU does not
             plugins=LightningEnvironment(),  # one training is one process, also inside a cluster's job
         )
         module.train()  # Lightning leaves the mode as it is, and an encoding has set it to evaluation
-        with _signals_as_usual():
-            trainer.fit(module, loader)
+        try:
+            with _signals_as_usual():
+                trainer.fit(module, loader)
+        finally:
+            module.trainer = None  # or the images would live as long as the module
     if trainer.interrupted:
         raise KeyboardInterrupt
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dsv_plugins.interfaces import Augmentation
 from dsv_plugins.spaces import grid
+from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,
     Suite,
@@ -17,11 +18,10 @@ from dsv_plugins.testing._suite import (
     described,
     has_all_methods,
     has_sound_record,
-    untouched_global_randomness,
 )
 from dsv_plugins.transforms import global_randomness
 
-__all__ = ["AUGMENTATION"]
+__all__ = ["SUITE"]
 
 SEEDS = range(8)
 """Generators tried before randomness is called missing: an augmentation may leave an image as it is now and then."""
@@ -154,7 +154,7 @@ def ignores_global_randomness(subject: _Subject) -> None:
     demand(not _differ(outputs), "depends on a global random generator; draw from the one that is given")
 
 
-AUGMENTATION = Suite(
+SUITE = Suite(
     _Subject,
     (
         has_sound_record,

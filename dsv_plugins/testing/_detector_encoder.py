@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,
     Suite,
     demand,
     has_all_methods,
     has_sound_record,
-    untouched_global_randomness,
 )
 from dsv_plugins.transforms import global_randomness
 
-__all__ = ["DETECTOR_ENCODER"]
+__all__ = ["SUITE"]
 
 TIME_LIMIT = 60.0
 """Seconds that a training on a handful of tiny images may take, on a busy machine."""
@@ -231,7 +231,7 @@ def leaves_global_randomness_alone(subject: _Subject) -> None:
         subject.try_out(_normal_images(), _normal_images() / 255)
 
 
-DETECTOR_ENCODER = Suite(
+SUITE = Suite(
     _Subject,
     (
         has_sound_record,

@@ -8,7 +8,7 @@ from typing import Any
 from dsv_plugins.interfaces import Executor, Outcome
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 
-__all__ = ["EXECUTOR"]
+__all__ = ["SUITE"]
 
 JOBS = (5, 0, 3, 8)
 BAD_JOB = 3
@@ -50,7 +50,7 @@ def runs_again(subject: _Subject) -> None:
         _run(executor, _double, JOBS)
 
 
-EXECUTOR = Suite(
+SUITE = Suite(
     _Subject,
     (
         has_sound_record,

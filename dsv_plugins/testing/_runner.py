@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsv_plugins.errors import ConformanceError, InputError
 from dsv_plugins.records import (
+    RECORDS,
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
     Plugin,
     SelectorPlugin,
 )
-from dsv_plugins.testing._augmentation import AUGMENTATION
-from dsv_plugins.testing._detector_encoder import DETECTOR_ENCODER
-from dsv_plugins.testing._executor import EXECUTOR
-from dsv_plugins.testing._selector import SELECTOR
 from dsv_plugins.testing._suite import Suite, described
 
 if TYPE_CHECKING:
@@ -33,13 +31,6 @@ __all__ = [
     "parametrize_with_checks",
     "run_checks",
 ]
-
-SUITES: Mapping[type[Plugin[Any]], Suite[Any]] = {
-    AugmentationPlugin: AUGMENTATION,
-    DetectorEncoderPlugin: DETECTOR_ENCODER,
-    SelectorPlugin: SELECTOR,
-    ExecutorPlugin: EXECUTOR,
-}
 
 Expected = Mapping[str, str]
 """Names of checks that a plugin is known to fail, each with the reason."""
@@ -145,12 +136,12 @@ def parametrize_with_checks(
 
 
 def _checks(record: Plugin[Any]) -> dict[str, Callable[[], None]]:
-    for kind, suite in SUITES.items():
-        if isinstance(record, kind):
-            return suite.bind(record)
-    raise InputError(
-        f"{record!r:.80} cannot be checked; give a record of {', '.join(kind.__name__ for kind in SUITES)}"
-    )
+    if not isinstance(record, tuple(RECORDS.values())):
+        known = ", ".join(kind.__name__ for kind in RECORDS.values())
+        raise InputError(f"{record!r:.80} cannot be checked; give a record of {known}")
+    # By name, so that this package can be imported without torch: see _suite.
+    suite: Suite[Any] = importlib.import_module(f"dsv_plugins.testing._{record.kind}").SUITE
+    return suite.bind(record)
 
 
 def _demand_known(expected: Iterable[str], checks: Iterable[str]) -> None:

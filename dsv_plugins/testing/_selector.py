@@ -19,7 +19,7 @@ from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, 
 from dsv_plugins.transforms import global_randomness
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
-__all__ = ["SELECTOR"]
+__all__ = ["SUITE"]
 
 CANDIDATES, TRAIN, TEST, HOLDOUT, WIDTH = 5, 30, 20, 10, 6
 TOLERANCE = 1e-5
@@ -132,7 +132,7 @@ def survives_no_holdout(subject: _Subject) -> None:
     subject.losses_or_reason([_without_holdout(evaluation) for evaluation in _pool()])
 
 
-SELECTOR = Suite(
+SUITE = Suite(
     _Subject,
     (
         has_sound_record,

@@ -1,19 +1,13 @@
-"""What the checks of every kind are made of."""
+"""What the checks of every kind are made of. Free of torch, which the workers of an executor do not need."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-import torch
-
 from dsv_plugins.records import Plugin, record_problems
-from dsv_plugins.transforms import global_randomness
 
 __all__ = [
     "Subject",
@@ -22,13 +16,10 @@ __all__ = [
     "described",
     "has_all_methods",
     "has_sound_record",
-    "untouched_global_randomness",
 ]
 
 Product = TypeVar("Product")
 AnySubject = TypeVar("AnySubject", bound="Subject[Any]")
-
-UNLIKELY_SEED = 872_359
 
 
 class Subject(Generic[Product]):
@@ -87,27 +78,7 @@ def demand(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-@contextmanager
-def untouched_global_randomness() -> Iterator[None]:
-    """Fail the check unless the global generators of torch, `random` and numpy end as they begin."""
-    with global_randomness() as seed_all:
-        seed_all(UNLIKELY_SEED)  # or a plugin that seeds them could happen to leave them as they were
-        before = _global_states()
-        yield
-        changed = [library for library, state in _global_states().items() if state != before[library]]
-        demand(not changed, f"changes the global random generator of {', '.join(changed)}; use one of your own")
-
-
 def described(error: BaseException) -> str:
     """An exception in one line."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _global_states() -> dict[str, object]:
-    _, keys, *rest = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "random": random.getstate(),
-        "numpy": (np.asarray(keys).tobytes(), *rest),
-    }

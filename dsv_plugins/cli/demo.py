@@ -1,0 +1,82 @@
+"""Make a small inspection task from a real texture, select on it, and show what each selector's choice is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from dsv_plugins.cli.select import conduct, show
+from dsv_plugins.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from dsv_plugins.bench.worth import Worth
+    from dsv_plugins.result import Result
+
+__all__ = ["add_arguments", "run"]
+
+EVERY_OTHER_SIZE = slice(None, None, 2)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--texture", default="brick", help="brick, gravel or grass")
+    parser.add_argument("--updates", type=int, default=300, help="training updates for each candidate")
+    parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
+    parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
+    parser.add_argument("--out", default="dsv-demo", help="where the task and the run go")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the demo, or go on with it."""
+    from dsv_plugins.bench.demo_task import write_demo_task
+    from dsv_plugins.bench.worth import labels_of, worth
+    from dsv_plugins.images import split_folder
+    from dsv_plugins.records import AugmentationPlugin, SelectorPlugin
+    from dsv_plugins.registry import build_registry
+    from dsv_plugins.spaces import grid
+    from dsv_plugins.store import verify
+    from dsv_plugins.study import Study
+
+    folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"
+    task = folder / "task"
+    if not task.exists() or verify(task) is not None:
+        write_demo_task(task, arguments.texture, arguments.seed)
+    registry = build_registry()
+    sizes = [point["patch_size"] for point in grid(registry.get(AugmentationPlugin, "cutpaste").space)]
+    train, test = split_folder(task)
+    study = Study(
+        train,
+        test,
+        augmentation="cutpaste",
+        grid={"patch_size": sizes[EVERY_OTHER_SIZE]},
+        detector_params={"preset": "quick", "updates": arguments.updates},
+        selector=["dsv", *sorted({record.name for record in registry.of_kind(SelectorPlugin)} - {"dsv"})],
+        workers=arguments.workers,
+        seed=arguments.seed,
+        out=folder / f"run-{arguments.updates}",
+    )
+    result = conduct(study, as_json=arguments.json)
+    value = worth(result, labels_of(result.run))
+    terminal = Terminal()
+    if arguments.json:
+        terminal.print_json_object(
+            {**result.as_json(), "auc": {"candidates": value.candidates, "chosen": value.chosen}}
+        )
+        return 0
+    show(result, as_json=False)
+    _show_worth(result, value, terminal)
+    terminal.print(f"the images are in {task}", soft_wrap=True)
+    return 0
+
+
+def _show_worth(result: Result, value: Worth, terminal: Terminal) -> None:
+    terminal.print("\nwhat the choices are worth, since the labels of this task are known:")
+    table = Table("selector", "chooses", "AUC", box=None, pad_edge=False)
+    for name, auc in sorted(value.chosen.items(), key=lambda item: -item[1]):
+        table.add_row(name, str(result.selected[name].candidate), f"{auc:.3f}")
+    terminal.print(table)
+    terminal.print(f"best candidate {value.best:.3f}, mean {value.mean:.3f}, worst {value.worst:.3f}")
