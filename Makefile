@@ -36,7 +36,7 @@ format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 
 docs: $(READY)
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 test: check docs
 	$(PYTHON) -m pytest -n 2

@@ -1,6 +1,6 @@
 """A small inspection task made on the spot: a photographed texture, and defects drawn onto it.
 
-For trying things out where no data set is at hand. The textures come with scikit-image (`pip install 'dsv-plugins[demo]'`).
+For trying things out where no data set is at hand. The textures come with scikit-image, the extra `dsv-plugins[demo]`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def make_task(
 
 def draw_defect(image: Pixels, kind: str, generator: np.random.Generator) -> Pixels:
     """Return a copy of a grey image with a defect of that kind, of random place, size and strength."""
-    return DEFECTS[kind](image.astype(np.float64), generator).round().clip(0, 255).astype(np.uint8)
+    drawn: Pixels = DEFECTS[kind](image.astype(np.float64), generator).round().clip(0, 255).astype(np.uint8)
+    return drawn
 
 
 def _scratch(image: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
@@ -165,7 +166,8 @@ def _photograph(texture: str) -> Pixels:
 
 def _crop(photograph: Pixels, generator: np.random.Generator) -> Pixels:
     top, left = (int(generator.integers(length - SIDE + 1)) for length in photograph.shape)
-    return photograph[top : top + SIDE, left : left + SIDE].copy()
+    crop: Pixels = photograph[top : top + SIDE, left : left + SIDE].copy()
+    return crop
 
 
 def _place(generator: np.random.Generator) -> tuple[float, float]:

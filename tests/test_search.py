@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -66,7 +67,7 @@ def test_rungs_grow_to_the_budget(budget, count, factor):
     rungs = Rungs(count, factor).updates(budget)
     assert rungs[-1] == budget
     assert rungs[0] >= 1
-    assert all(low < high for low, high in zip(rungs, rungs[1:], strict=False))
+    assert all(low < high for low, high in itertools.pairwise(rungs))
     assert len(rungs) <= count
 
 

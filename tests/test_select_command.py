@@ -1,4 +1,4 @@
-"""The commands that do the work, run as a user runs them: in processes that are killed, interrupted and called wrongly."""
+"""The commands that do the work, as a user runs them: in processes that are killed, interrupted, called wrongly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_train_and_test_folders_and_a_config_file(finished, tmp_path):
     task, run, _ = finished
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector_params: {json.dumps(TINY)}\nselector: dsv\nout: {tmp_path / 'run'}\n"
+        f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector_params: {json.dumps(TINY)}\n"
+        f"selector: dsv\nout: {tmp_path / 'run'}\n"
     )
     completed = dsv("select", "--train", task / "train/good", "--test", task / "test", "--config", config)
     assert completed.returncode == 0, completed.stderr

@@ -142,9 +142,9 @@ def test_leftovers_of_a_killed_run_are_cleared(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_one_line():
-    with pytest.raises(StoreError, match=r"/proc/.* cannot be written \(.*run the same command again"):
-        with RunFolder(Path("/proc/dsv-run")).locked():
-            pass
+    complaint = r"/proc/.* cannot be written \(.*run the same command again"
+    with pytest.raises(StoreError, match=complaint), RunFolder(Path("/proc/dsv-run")).locked():
+        pass
     with pytest.raises(StoreError, match="cannot be written"), finished_folder(Path("/proc/dsv-run/x")):
         pass
 

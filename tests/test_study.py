@@ -21,11 +21,14 @@ from dsv_plugins import (
     Study,
     TrainingError,
     UnknownPluginError,
+    build_registry,
     hookimpl,
     select,
 )
+from dsv_plugins.dataset import open_dataset
 from dsv_plugins.losses import dsv
 from dsv_plugins.observers import Observer
+from dsv_plugins.result import load_model
 from dsv_plugins.search import Rungs
 
 GRID = {"patch_size": [0.02, 0.08, 0.32]}
@@ -75,10 +78,8 @@ def test_the_choice_is_the_smallest_loss_of_the_stored_embeddings(finished):
 
 
 def test_the_kept_detector_gives_the_stored_scores(finished):
-    task, result = finished
+    _, result = finished
     stored = result.evaluation(result.choice.candidate).scores.test
-    from dsv_plugins.dataset import open_dataset
-
     assert torch.equal(result.detector.score(open_dataset(result.run / "data").test), stored)
 
 
@@ -164,9 +165,6 @@ def test_a_damaged_model_is_noticed_and_restored(finished, tmp_path):
     task, result = finished
     shutil.copytree(result.run, tmp_path / "run")
     (tmp_path / "run" / "model" / "detector.json").write_text("{}")
-    from dsv_plugins import build_registry
-    from dsv_plugins.result import load_model
-
     with pytest.raises(StoreError, match=r"detector\.json is damaged; run the same"):
         load_model(tmp_path / "run", build_registry())
     assert tiny(task, tmp_path / "run").run().detector is not None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -554,6 +555,21 @@ def test_every_point_of_a_small_space_is_tried_and_both_ends_of_a_range() -> Non
 
 def test_a_large_space_is_sampled() -> None:
     assert 150 < len(points_tried(a=range(100), b=range(100))) < 250
+
+
+def test_the_network_is_refused_and_then_given_back(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "local"))
+        local.listen()
+        with _detector_encoder._refused_network() as attempts:
+            with pytest.raises(ConnectionRefusedError, match="the conformance kit refuses"):
+                socket.create_connection(server.getsockname())
+            with pytest.raises(ConnectionRefusedError, match="the conformance kit refuses"), socket.socket() as direct:
+                direct.connect(server.getsockname())
+            with socket.socket(socket.AF_UNIX) as client:  # processes of one machine may go on talking
+                client.connect(str(tmp_path / "local"))
+        assert len(attempts) == 2
+        socket.create_connection(server.getsockname()).close()
 
 
 def test_a_front_end_names_every_unexpected_failure() -> None:

@@ -73,8 +73,8 @@ def _stain(image: Pixels, generator: np.random.Generator) -> Pixels:
     """A soft change of brightness with no edge."""
     centre, spread = generator.uniform(16, SIDE - 16, 2), generator.uniform(4, 9, 2)
     rows, columns = np.mgrid[:SIDE, :SIDE]
-    fade = np.exp(-(((columns - centre[0]) / spread[0]) ** 2 + ((rows - centre[1]) / spread[1]) ** 2) / 2)
-    return np.add(image, fade * float(generator.choice([-1, 1])) * generator.uniform(45, 75))
+    fade: Pixels = np.exp(-(((columns - centre[0]) / spread[0]) ** 2 + ((rows - centre[1]) / spread[1]) ** 2) / 2)
+    return image + fade * float(generator.choice([-1, 1])) * generator.uniform(45, 75)
 
 
 def _hole(image: Pixels, generator: np.random.Generator) -> Pixels:

@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from dsv_plugins.cli.select import conduct, show
-from dsv_plugins.cli.terminal import Terminal
+from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
     from dsv_plugins.bench.worth import Worth
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-EVERY_OTHER_SIZE = slice(None, None, 2)
+LARGER_SIZES = slice(8, None)
+"""The smaller half of the paper's patch sizes is a few pixels or a single one at the size of these images."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def run(arguments: Namespace) -> int:
         train,
         test,
         augmentation="cutpaste",
-        grid={"patch_size": sizes[EVERY_OTHER_SIZE]},
+        grid={"patch_size": sizes[LARGER_SIZES]},
         detector_params={"preset": "quick", "updates": arguments.updates},
         selector=["dsv", *sorted({record.name for record in registry.of_kind(SelectorPlugin)} - {"dsv"})],
         workers=arguments.workers,
@@ -67,9 +68,9 @@ def run(arguments: Namespace) -> int:
             {**result.as_json(), "auc": {"candidates": value.candidates, "chosen": value.chosen}}
         )
         return 0
-    show(result, as_json=False)
+    show(result, as_json=False, aucs=value.candidates)
     _show_worth(result, value, terminal)
-    terminal.print(f"the images are in {task}", soft_wrap=True)
+    terminal.print(literal(f"the images are in {task}"), soft_wrap=True)
     return 0
 
 

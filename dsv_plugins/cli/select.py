@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,22 +89,22 @@ def conduct(study: Study, *, as_json: bool) -> Result:
         raise
 
 
-def show(result: Result, *, as_json: bool) -> None:
-    """Print what a study found."""
-    if as_json:
-        print(json.dumps(result.as_json(), indent=2))
-        return
+def show(result: Result, *, as_json: bool, aucs: Mapping[str, float] | None = None) -> None:
+    """Print what a study found, with the candidates' AUCs where these are known."""
     from dsv_plugins.tables import candidates_table
 
-    console = Console()
-    console.print(candidates_table(result))
+    terminal = Terminal()
+    if as_json:
+        terminal.print_json_object(result.as_json())
+        return
+    terminal.print(candidates_table(result, width=terminal.width, aucs=aucs))
     if any(entry.status == "finished" and not entry.concentrated for entry in result.candidates):
-        console.print("! conc. (concentration): the normal images are not close together there, as DSV presumes")
+        terminal.print("! conc. (concentration): the normal images are not as close together as DSV presumes")
     for name, choice in result.selected.items():
-        console.print(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}", markup=False, highlight=False)
-    console.print(f"run folder: {result.run}", soft_wrap=True, markup=False, highlight=False)
+        terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
+    terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)
     command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
-    console.print(f"score new images with: {command}", soft_wrap=True, markup=False, highlight=False)
+    terminal.print(literal(f"score new images with: {command}"), soft_wrap=True)
 
 
 def study_settings(arguments: Namespace) -> dict[str, Any]:
