@@ -4,7 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow check format docs dist clean \
+.PHONY: help demo test test-slow check format docs figures dist clean \
 	bench-losses bench-augmentations bench-training bench-study
 
 help:
@@ -39,13 +39,16 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 test: check docs
-	$(PYTHON) -m pytest -n 2
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)
-	$(PYTHON) -m pytest -m slow
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
 
 bench-losses bench-augmentations bench-training bench-study: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
+
+figures: $(READY)
+	$(PYTHON) docs/figures/augmentations.py
 
 dist: $(READY)
 	$(PYTHON) -m build --wheel --installer uv

@@ -12,7 +12,8 @@
     ├── StoreError                  the run folder cannot be written, or is in use
     └── InputError                  a file, a folder or a setting of the caller's is wrong
 
-Each message is one line that says what is wrong and what to do about it.
+Each message is one line that says what is wrong and what to do about it; that of `ConformanceError` has one for each
+failed check.
 `exit_code` is what a command ends with: 2 where the call was wrong, 1 where the work failed.
 """
 

@@ -75,7 +75,9 @@ class Augmentation(Protocol):
 class DetectorEncoder(Protocol):
     """A detector that learns from pseudo-anomalies and exposes the embedding it learned.
 
-    Derive from this class to inherit `encode_augmented`. A complete plugin:
+    Derive from this class to inherit `encode_augmented`. Three attributes are optional: `image_size`, the pixels per
+    side at which to load images; `updates`, the whole budget, without which no search can spend a part of it; and
+    `training_accuracy`, the share told apart correctly at the end of training. A complete plugin:
 
     ```python
     import torch
@@ -159,7 +161,8 @@ class DetectorEncoder(Protocol):
         Args:
             images: The normal images, uint8; may be memory-mapped and larger than memory.
             augmentation: Makes the pseudo-anomalies.
-            updates: Train until this many updates have been made in all; None for the detector's whole budget.
+            updates: Train until this many updates have been made in all, going on from those made before; a detector
+                that cannot go on starts anew. None for the detector's whole budget.
             seed: Fixes the initial weights, the batches and every draw of the augmentation.
             progress: Called after updates.
         """
@@ -237,7 +240,7 @@ class Outcome(Generic[Value]):
 class Executor(Protocol):
     """Runs independent jobs: one after the other, in processes, on a cluster.
 
-    A complete plugin:
+    The attribute `parallelism`, how many run at once, is optional, and serves to estimate times. A complete plugin:
 
     ```python
     from concurrent.futures import ThreadPoolExecutor, as_completed

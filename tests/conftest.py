@@ -14,6 +14,15 @@ TINY = {"image_size": 32, "width": 2, "updates": 12, "batch_size": 4}
 """Settings with which the built-in detector trains in about a second."""
 
 
+SLOWEST_FIRST = ("test_interruptions.py", "test_docs.py", "test_study.py", "test_select_command.py", "test_builtin.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the slow files first, so that no worker is left with one at the end."""
+    order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
 def texture(seed: int, *, defect: bool = False, size: int = 40) -> np.ndarray:
     """A smooth grey texture with a little noise; a defective one has a white bar."""
     generator = np.random.default_rng(seed)
@@ -62,3 +71,13 @@ def tiny_select(task: Path, run: Path, *more: object) -> list[object]:
     """The arguments of a selection of three candidates that takes seconds."""
     grid = "patch_size=0.02,0.08,0.32"
     return ["select", task, "--grid", grid, "--detector-params", json.dumps(TINY), "--out", run, *more]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A task, and the run folder and the output of an undisturbed selection on it; copy it to change it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    task = make_task(folder / "parts")
+    completed = dsv(*tiny_select(task, folder / "run"))
+    assert completed.returncode == 0, completed.stderr
+    return task, folder / "run", completed.stdout

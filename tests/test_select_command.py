@@ -1,40 +1,15 @@
-"""The commands that do the work, as a user runs them: in processes that are killed, interrupted, called wrongly."""
+"""The commands that do the work, as a user runs them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-from conftest import TINY, dsv, make_task, tiny_select
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A task, and the run folder and output of an undisturbed selection on it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    task = make_task(folder / "parts")
-    completed = dsv(*tiny_select(task, folder / "run"))
-    assert completed.returncode == 0, completed.stderr
-    return task, folder / "run", completed.stdout
-
-
-def journal(run: Path) -> list[dict]:
-    path = run / "journal.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def finished_candidates(run: Path) -> list[str]:
-    return [event["candidate"] for event in journal(run) if event["event"] == "finished"]
+from conftest import TINY, dsv, tiny_select
 
 
 def test_the_end_shows_the_table_the_choice_and_what_to_do_next(finished):
@@ -133,132 +108,3 @@ def test_bad_images_are_one_line_or_skipped(task, tmp_path):
     completed = dsv(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json", "--executor", "serial"))
     assert completed.returncode == 0, completed.stderr
     assert any("000.png" in note for note in json.loads(completed.stdout)["notes"])
-
-
-# ---------------------------------------------------------------------------
-# Killed, interrupted, crowded
-# ---------------------------------------------------------------------------
-
-KILL_AT_NTH_FLUSH = """
-import os, signal, sys
-from dsv_plugins import store
-from dsv_plugins.cli import main
-
-flush, left = store._flush, int(sys.argv.pop(1))
-
-def counted(path):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    flush(path)
-
-store._flush = counted
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("flushes", [2, 9, 17, 24, 38])
-def test_killed_in_the_middle_of_writing_it_goes_on_to_the_same_bytes(finished, tmp_path, flushes):
-    """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
-    task, undisturbed, _ = finished
-    arguments = [*map(str, tiny_select(task, tmp_path / "run", "--executor", "serial"))]
-    killed = subprocess.run([sys.executable, "-c", KILL_AT_NTH_FLUSH, str(flushes), *arguments], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
-    before = finished_candidates(tmp_path / "run")
-    assert dsv(*arguments).returncode == 0
-    after = finished_candidates(tmp_path / "run")
-    assert len(after) == len(set(after)), "a finished candidate was trained again"
-    assert after[: len(before)] == before
-    assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_until(condition, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
-LONGER = ["--detector-params", json.dumps({**TINY, "updates": 60})]
-
-
-def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
-    task, _, _ = finished
-    arguments = tiny_select(task, tmp_path / "run", *LONGER, "--workers", 2)
-    running = start(*arguments)
-    wait_until(lambda: finished_candidates(tmp_path / "run"))
-    os.kill(running.pid, signal.SIGKILL)
-    running.communicate()
-    before = finished_candidates(tmp_path / "run")
-    completed = dsv(*arguments)
-    assert completed.returncode == 0, completed.stderr
-    after = finished_candidates(tmp_path / "run")
-    assert len(after) == len(set(after)) == 3
-    assert after[: len(before)] == before
-    dsv(*tiny_select(task, tmp_path / "whole", *LONGER, "--executor", "serial"))
-    assert (tmp_path / "run/selection.json").read_bytes() == (tmp_path / "whole/selection.json").read_bytes()
-
-
-def test_ctrl_c_leaves_a_run_that_goes_on_and_says_how(finished, tmp_path):
-    task, _, _ = finished
-    running = start(*tiny_select(task, tmp_path / "run", *LONGER, "--workers", 2))
-    wait_until(lambda: any((tmp_path / "run/progress").glob("*")))
-    os.killpg(running.pid, signal.SIGINT)  # what a terminal does
-    output, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "the same command goes on from there" in output
-    assert "Traceback" not in output + errors
-    assert dsv(*tiny_select(task, tmp_path / "run", *LONGER)).returncode == 0
-
-
-def test_the_second_process_on_a_run_is_told_at_once(finished, tmp_path):
-    task, _, _ = finished
-    arguments = tiny_select(task, tmp_path / "run", "--detector-params", json.dumps({**TINY, "updates": 5000}))
-    running = start(*arguments)
-    try:
-        wait_until(lambda: (tmp_path / "run/study.json").exists())
-        second = dsv(*arguments)
-        assert second.returncode == 1
-        assert second.stderr.startswith("dsv select: another process is working on ")
-    finally:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
-
-
-def test_a_full_disk_is_one_line_and_what_is_finished_is_kept(finished, tmp_path):
-    task, undisturbed, _ = finished
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=420k", "tmpfs", str(disk)], capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        arguments = tiny_select(task, disk / "run", "--executor", "serial")
-        completed = dsv(*arguments)
-        assert completed.returncode == 1
-        assert re.fullmatch(r"dsv select: .* cannot be written \(.*No space left.*\n", completed.stderr)
-        kept = finished_candidates(disk / "run")
-        assert kept
-        subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
-        assert dsv(*arguments).returncode == 0
-        assert finished_candidates(disk / "run")[: len(kept)] == kept
-        assert len(finished_candidates(disk / "run")) == 3
-        assert (disk / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_a_run_folder_that_cannot_be_written_is_one_line(task):
-    completed = dsv(*tiny_select(task, "/proc/run"))
-    assert completed.returncode == 1
-    assert re.fullmatch(r"dsv select: /proc/run.* cannot be written \(.*\n", completed.stderr)

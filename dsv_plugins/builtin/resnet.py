@@ -55,7 +55,7 @@ class ResNet18(nn.Module):
             with contextlib.redirect_stdout(sys.stderr):  # torch announces a download on the standard output
                 state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
             self.load_state_dict({name: value for name, value in state.items() if not name.startswith("fc.")})
-        except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
             name = weights.url.rpartition("/")[2]
             folder = Path(torch.hub.get_dir(), "checkpoints")
             reason = " ".join(str(error).split())

@@ -38,9 +38,12 @@ class Display(Observer):
         self._decoding: dict[str, TaskID] = {}
         self._training: dict[str, TaskID] = {}
         self._waiting: dict[str, Candidate] = {}
+        self._parts: dict[str, float] = {}
         self._whole: TaskID | None = None
         self._done = 0
+        self._started = 0.0
         self._files = Path()
+        self._rows = threading.Lock()  # the watcher must not bring back the row of a candidate that has just ended
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
@@ -72,11 +75,14 @@ class Display(Observer):
         self._files = run / "progress"
         self._waiting = {candidate.id: candidate for candidate in candidates}
         self._done = 0
-        if candidates:
-            budget = f" for {updates} updates" if updates else ""
-            self._say(f"training {len(candidates)} candidates{budget}")
-            self._started = time.time()
-            self._whole = self._progress.add_task("all candidates", total=len(candidates), detail="")
+        if not candidates:
+            self._say("every candidate is trained already")
+            return
+        self._say(f"training {len(candidates)} candidates{f' for {updates} updates' if updates else ''}")
+        self._started = time.time()
+        if self._whole is not None:
+            self._progress.remove_task(self._whole)
+        self._whole = self._progress.add_task("all candidates", total=len(candidates), detail="")
 
     def finished(self, candidate: Candidate, seconds: float) -> None:
         """Take a candidate off the display."""
@@ -96,12 +102,13 @@ class Display(Observer):
         return self._done + len(self._waiting)
 
     def _end(self, candidate: Candidate) -> None:
-        self._waiting.pop(candidate.id, None)
-        self._done += 1
-        if candidate.id in self._training:
-            self._progress.remove_task(self._training.pop(candidate.id))
-        if self._whole is not None:
-            self._progress.update(self._whole, completed=self._done, detail=f"{self._done}/{self._planned()}")
+        with self._rows:
+            self._waiting.pop(candidate.id, None)
+            self._parts.pop(candidate.id, None)
+            if candidate.id in self._training:
+                self._progress.remove_task(self._training.pop(candidate.id))
+            self._done += 1
+            self._show_whole()
 
     def _say(self, line: str) -> None:
         self._console.print(escape(line), soft_wrap=True, highlight=False)
@@ -117,11 +124,19 @@ class Display(Observer):
                     state = json.loads(file.read_text())
                 except (OSError, ValueError):
                     continue
-                if candidate.id not in self._waiting:
-                    continue
-                if candidate.id not in self._training:
-                    self._training[candidate.id] = self._progress.add_task(
-                        escape(str(candidate)), total=state["planned"], detail=""
-                    )
-                detail = f"{state['update']}/{state['planned']} loss {state['loss']:.3f}"
-                self._progress.update(self._training[candidate.id], completed=state["update"], detail=detail)
+                with self._rows:
+                    if candidate.id in self._waiting:
+                        self._show(candidate, **state)
+
+    def _show(self, candidate: Candidate, update: int, planned: int, loss: float) -> None:
+        if candidate.id not in self._training:
+            self._training[candidate.id] = self._progress.add_task(escape(str(candidate)), total=planned, detail="")
+        detail = f"{update}/{planned} loss {loss:.3f}"
+        self._progress.update(self._training[candidate.id], completed=update, detail=detail)
+        self._parts[candidate.id] = update / planned
+        self._show_whole()
+
+    def _show_whole(self) -> None:
+        if self._whole is not None:  # trainings under way count in part, so that the time left is known early
+            completed = self._done + sum(self._parts.values())
+            self._progress.update(self._whole, completed=completed, detail=f"{self._done}/{self._planned()}")
