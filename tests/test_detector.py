@@ -310,6 +310,14 @@ def test_training_in_rungs_ends_with_the_weights_of_one_go(width, tmp_path):
     assert reloaded.training_accuracy == pytest.approx(once.training_accuracy)
 
 
+def test_training_without_momentum_goes_on_after_loading(tmp_path):
+    trained(momentum=0.0, until=3).save(tmp_path)
+    found = detector(momentum=0.0)
+    found.load(tmp_path)
+    found.fit(textures(), cutpaste(), updates=6)
+    assert same_weights(found, trained(momentum=0.0, until=6))
+
+
 def test_training_goes_on_in_another_process(finished, another_process):
     elsewhere = detector()
     elsewhere.load(another_process.folder)
@@ -916,14 +924,13 @@ def test_pretrained_weights_from_the_cache(torch_home, tmp_path):
     begun = trained(textures(2), until=0, **PRETRAINED)
     assert all(torch.equal(value, state[name]) for name, value in begun._module.backbone.state_dict().items())
 
-    finished = trained(textures(2), **PRETRAINED)
     folder = tmp_path / "saved"
     folder.mkdir()
-    finished.save(folder)
+    begun.save(folder)
     (torch_home / WEIGHTS_FILE).unlink()
     loaded = detector(**PRETRAINED)
     loaded.load(folder)
-    assert same_weights(loaded, finished), "a saved detector needs no pretrained weights"
+    assert same_weights(loaded, begun), "a saved detector needs no pretrained weights"
 
 
 # ---------------------------------------------------------------------------

@@ -225,7 +225,9 @@ class CutPasteResNet18(DetectorEncoder):
         if module.completed_updates < self.settings.updates:
             momentum = module.optimizer.state_dict()["state"]
             tensors |= {
-                f"momentum.{key}": value["momentum_buffer"].contiguous().cpu() for key, value in momentum.items()
+                f"momentum.{key}": value["momentum_buffer"].contiguous().cpu()
+                for key, value in momentum.items()
+                if value["momentum_buffer"] is not None  # as with a momentum of zero
             }
         (folder / PROGRESS_FILE).unlink(missing_ok=True)  # a save that is cut short must not pass for a whole one
         save_file(tensors, folder / TENSORS_FILE)
@@ -253,7 +255,7 @@ class CutPasteResNet18(DetectorEncoder):
             parts = _by_prefix(load_file(file))
             module = _new_module(self.settings, seed, initialise=False)
             module.load_state_dict(parts["network"])
-            if completed < self.settings.updates and completed > 0:
+            if completed < self.settings.updates and completed > 0 and self.settings.momentum:
                 _set_momentum(module.optimizer, parts["momentum"])
             density = DENSITY_CLASSES[self.settings.density].from_state(parts["density"])
         module.completed_updates = completed
