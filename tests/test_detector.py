@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import math
 import os
@@ -931,40 +930,3 @@ def test_pretrained_weights_from_the_cache(torch_home, tmp_path):
     loaded = detector(**PRETRAINED)
     loaded.load(folder)
     assert same_weights(loaded, begun), "a saved detector needs no pretrained weights"
-
-
-# ---------------------------------------------------------------------------
-# The task it is shown on
-# ---------------------------------------------------------------------------
-
-
-def test_demo_task():
-    pytest.importorskip("skimage")
-    from dsv_plugins.demo import DEFECTS, make_task
-
-    task, again, other = make_task(), make_task(), make_task(seed=1)
-    assert task.train.shape == (100, 1, 64, 64)
-    assert task.test.shape == (80, 1, 64, 64)
-    assert task.labels.tolist() == [False] * 40 + [True] * 40
-    assert task.train.dtype == task.test.dtype == torch.uint8
-    assert torch.equal(task.train, again.train)
-    assert torch.equal(task.test, again.test)
-    assert not torch.equal(task.test, other.test)
-    generator = np.random.default_rng(0)
-    digests = set()
-    for kind, draw in DEFECTS.items():
-        plain = np.full((64, 64), 120.0)
-        changed = np.abs(draw(plain, generator) - plain) > 2
-        assert 0.002 < changed.mean() < 0.25, kind
-        digests.add(hashlib.sha256(changed.tobytes()).hexdigest())
-    assert len(digests) == len(DEFECTS)
-
-
-def test_demo_task_without_scikit_image(monkeypatch):
-    from dsv_plugins.demo import make_task
-
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(InputError, match=r"pip install 'dsv-plugins\[demo\]'"):
-        make_task()
-    with pytest.raises(InputError, match="no texture is named 'velvet'; known: brick, gravel, grass"):
-        make_task("velvet")
