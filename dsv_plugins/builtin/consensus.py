@@ -6,6 +6,8 @@ return one value for each candidate, higher for better.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, rankdata
@@ -17,7 +19,7 @@ __all__ = ["hits", "model_centrality", "select"]
 Matrix = NDArray[np.float64]
 
 DECIMALS = 12
-"""Values are rounded to so many: what is equal but for the order of a summation must count as tied."""
+"""Of correlations and consensus: what is equal but for the last digits of its computation must count as tied."""
 HITS_DECIMALS = 10
 
 
@@ -34,8 +36,9 @@ def model_centrality(scores: Matrix) -> Matrix:
         for second in range(first):
             agreement[first, second] = agreement[second, first] = _tau(scores[:, first], scores[:, second])
     defined = np.isfinite(agreement)
-    means = [agreement[row, defined[row]].mean() if defined[row].any() else -np.inf for row in range(count)]
-    return np.round(np.array(means), DECIMALS)
+    # Unlike numpy's, this sum does not depend on the order: equal candidates have equal means.
+    sums = [math.fsum(agreement[row, defined[row]]) for row in range(count)]
+    return np.array([sums[row] / defined[row].sum() if defined[row].any() else -np.inf for row in range(count)])
 
 
 def select(scores: Matrix) -> Matrix:
@@ -46,7 +49,7 @@ def select(scores: Matrix) -> Matrix:
     chosen, taus = [first], [tau]
     while remaining := [candidate for candidate in candidates if candidate not in chosen]:
         nearest, tau = _nearest(evidence, remaining, _consensus(evidence, chosen))
-        if not round(tau, DECIMALS) >= round(float(np.mean(taus)), DECIMALS):
+        if tau < round(math.fsum(taus) / len(taus), DECIMALS):
             break
         chosen.append(nearest)
         taus.append(tau)
