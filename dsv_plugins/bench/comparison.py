@@ -106,7 +106,8 @@ def p_values_table(cells: Sequence[Cell]) -> Table:
         ("method",),
         tuple(methods),
         rows,
-        note="Two-sided, over every augmentation and task as a pair, the mean over the seeds; pairs that do not differ are left out.",
+        note="Two-sided; every augmentation and task is a pair of AUCs, the mean over the seeds; pairs that do not "
+        "differ are left out.",
         form=".2g",
     )
 
