@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_task
+from conftest import TINY, make_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsv_plugins import hookimpl
 from dsv_plugins.bench.cells import POOLED, Cell, Measured, measure
 from dsv_plugins.bench.figures import figures_page
 from dsv_plugins.bench.methods import Method, installed_methods, losses_of
 from dsv_plugins.bench.output import described_outcome, tabulate, write
+from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.protocol import Bench, Outcome
 from dsv_plugins.bench.statistics import average_ranks, p_values, rank_correlation, signed_rank_p, spread
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
@@ -28,7 +30,7 @@ from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import InputError, TrainingError
 from dsv_plugins.losses import discordance, separability
-from dsv_plugins.records import SelectorPlugin
+from dsv_plugins.records import AugmentationPlugin, SelectorPlugin
 from dsv_plugins.registry import build_registry
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Scores
 
@@ -345,21 +347,31 @@ class Short:
 
 
 class Plugins:
-    @staticmethod
-    def selector() -> list[SelectorPlugin]:
+    @hookimpl
+    def selector(self) -> list[SelectorPlugin]:
         return [SelectorPlugin("failing", Failing), SelectorPlugin("short", Short)]
 
 
-def registry_with_plugins():
-    from dsv_plugins import hookimpl
+class Stripe:
+    """An augmentation whose one hyperparameter has no range to draw from."""
 
-    plugins = Plugins()
-    plugins.selector = hookimpl(Plugins.selector)  # type: ignore[method-assign]
-    return build_registry([plugins])
+    def __init__(self, shade: str) -> None:
+        self.value = {"light": 1.0, "dark": 0.0}[shade]
+
+    def __call__(self, images: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+        changed = images.clone()
+        changed[..., :4, :] = self.value
+        return changed
+
+
+class StripePlugin:
+    @hookimpl
+    def augmentation(self) -> AugmentationPlugin:
+        return AugmentationPlugin("stripe", Stripe, space={"shade": ["light", "dark"]})
 
 
 def test_every_selector_takes_part_and_a_failing_one_is_named() -> None:
-    registry = registry_with_plugins()
+    registry = build_registry([Plugins()])
     methods = installed_methods(registry)
     labels = [method.label for method in methods]
     paper = ["base", "mmd", "std", "mc", "select", "hits"]
@@ -381,6 +393,37 @@ def test_a_candidate_without_finite_scores_is_left_out_and_named() -> None:
     assert "patch_size=0.02" in measured.notes[0]
     with pytest.raises(TrainingError, match="no candidate has test scores"):
         measure(("a", "cutout", 0), [bad], labels, methods=[], registry=registry)
+
+
+def test_an_augmentation_without_ranges_has_no_random_run_and_is_measured_all_the_same(task: Path, tmp_path) -> None:
+    settings = {"plugins": (StripePlugin(),), "detector_params": TINY, "executor": "serial"}
+    said: list[str] = []
+    bench = Bench(find_tasks([task]), tmp_path / "out", ["stripe"], settings=settings)
+    outcome = bench.run(conduct=lambda study: study.run(), report=said.append)
+    assert not outcome.failures
+    (measured,) = outcome.cells
+    assert measured.random is None
+    assert measured.notes == [
+        "no Random run: shade has values that are no numbers, so there is no range to draw it from"
+    ]
+    assert said == ["parts, stripe, seed 0"]
+    assert "shade=light" in figures_page(outcome.cells, tabulate(outcome.cells))
+
+
+def test_the_time_left_is_judged_from_what_appears_on_the_disk(tmp_path: Path, monkeypatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("dsv_plugins.bench.pace.time.monotonic", lambda: now[0])
+    first, second = tmp_path / "first", tmp_path / "second"
+    for name in ("candidates/a-12", "candidates/.b-12.x.partial"):
+        (first / name).mkdir(parents=True)
+    pace = Pace({first: 3, second: 3})
+    assert pace.missing() == 5
+    assert pace.time_left() == ""
+    (first / "candidates/b-12").mkdir()
+    now[0] += 60
+    assert pace.time_left() == "about 4 min left"
+    now[0] += 3600
+    assert pace.time_left() == "about 4.1 h left"
 
 
 # ---------------------------------------------------------------------------

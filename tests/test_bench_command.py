@@ -149,6 +149,7 @@ def test_a_failing_task_leaves_the_others(benched, tmp_path) -> None:
     reasons = content["failures"]
     assert "put normal test images into 'good'" in reasons["washer, seed 0"]
     assert "holds no images" in reasons["empty, cutout, seed 0"]
+    assert "an augmentation is missing" in reasons["empty, all together, seed 0"]
     assert "Traceback" not in completed.stderr
 
 

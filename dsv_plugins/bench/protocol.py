@@ -16,7 +16,7 @@ from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.worth import labels_of
 from dsv_plugins.dataset import INDEX
-from dsv_plugins.errors import DSVError, InputError, StoreError, described
+from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, described
 from dsv_plugins.observers import Observer
 from dsv_plugins.records import SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
@@ -132,9 +132,12 @@ class _Work:
                 self.report("; ".join(filter(None, (part, self.pace.time_left()))))
                 with self._going_on(part):
                     pools.append(self._measure(task, augmentation, seed))
-            if len(pools) == len(self.bench.augmentations) > 1:
-                evaluations = [evaluation for pool, _ in pools for evaluation in pool]
-                self._add((task.name, POOLED, seed), evaluations, pools[0][1])
+            if len(self.bench.augmentations) > 1:
+                with self._going_on(f"{task.name}, {POOLED}, seed {seed}"):
+                    if len(pools) < len(self.bench.augmentations):
+                        raise TrainingError("an augmentation is missing, and a smaller pool would be another question")
+                    evaluations = [evaluation for pool, _ in pools for evaluation in pool]
+                    self._add((task.name, POOLED, seed), evaluations, pools[0][1])
 
     def _measure(self, task: Task, augmentation: str, seed: int) -> tuple[list[Evaluation], list[bool]]:
         """Train and measure one cell, and return its pool with the labels of the test images."""
