@@ -17,7 +17,7 @@ from dsv_plugins.images import BadFile, ImageFile, find_images, open_pixels, sur
 from dsv_plugins.seeds import derived_seed
 from dsv_plugins.store import finished_folder, read_json, verify, write_json
 
-__all__ = ["Dataset", "Source", "open_dataset", "prepare"]
+__all__ = ["INDEX", "Dataset", "Source", "open_dataset", "prepare"]
 
 Source = Path | Tensor
 """Where a set of images comes from: a folder, or a uint8 tensor of shape (images, channels, height, width)."""

@@ -35,7 +35,7 @@ from safetensors import SafetensorError
 
 from dsv_plugins.errors import StoreError
 
-__all__ = ["FORMAT", "RunFolder", "finished_folder", "read_json", "verify", "write_json"]
+__all__ = ["FORMAT", "RunFolder", "finished_folder", "read_json", "verify", "write_json", "write_text"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -144,12 +144,16 @@ def verify(folder: Path) -> str | None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file in one step: a reader sees the old one or the new one, never a part."""
+    """Write a JSON file in one step, as `write_text` does."""
+    write_text(path, f"{json.dumps(content, indent=2)}\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file in one step: a reader sees the old one or the new one, never a part."""
     partial = path.with_name(f".{path.name}.partial")
     with _writing(path):
-        with partial.open("w") as file:
-            json.dump(content, file, indent=2)
-            file.write("\n")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

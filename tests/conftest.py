@@ -14,7 +14,14 @@ TINY = {"image_size": 32, "width": 2, "updates": 12, "batch_size": 4}
 """Settings with which the built-in detector trains in about a second."""
 
 
-SLOWEST_FIRST = ("test_interruptions.py", "test_docs.py", "test_study.py", "test_select_command.py", "test_builtin.py")
+SLOWEST_FIRST = (
+    "test_interruptions.py",
+    "test_docs.py",
+    "test_bench_command.py",
+    "test_study.py",
+    "test_select_command.py",
+    "test_builtin.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

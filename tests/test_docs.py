@@ -58,10 +58,15 @@ def test_shell_snippets_run(page, tmp_path):
             continue
         command, *arguments = shlex.split(line, comments=True)
         assert command == "dsv", f"{line!r} is no command that these tests know how to run"
-        if arguments[0] == "select":
+        if arguments[0] in ("select", "bench"):
             arguments += SMALL + (
                 [] if "--grid" in arguments or "--config" in arguments else ["--grid", "patch_size=0.1"]
             )
+        if arguments[0] == "bench":
+            arguments += [
+                "--executor",
+                "serial",
+            ]  # a pool of processes for each of its studies takes longer than they do
         completed = subprocess.run(
             [sys.executable, "-m", "dsv_plugins", *arguments],
             cwd=tmp_path,

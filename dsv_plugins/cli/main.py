@@ -12,13 +12,13 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from dsv_plugins.cli import check, demo, plugins, score, select
+from dsv_plugins.cli import bench, check, demo, plugins, score, select
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import DSVError, described, one_line
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...] = (select, score, demo, plugins, check)
+COMMANDS: tuple[ModuleType, ...] = (select, score, demo, bench, plugins, check)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
 EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 1, 2, 130
@@ -29,6 +29,9 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         program, reason = self.prog.replace(" [options]", ""), one_line(message).rstrip(".")
+        # jsonargparse names five commands and elides the others, which are what a user looks for here.
+        names = ",".join(_name(module) for module in COMMANDS)
+        reason = re.sub(r"\{[\w,]+, \.\.\.\}", f"{{{names}}}", reason)
         # jsonargparse tells of a command's missing argument as "check.name", and from the parser above the command's.
         missing = re.search(r"required: (\w+)\.", reason)
         if missing:
@@ -73,7 +76,7 @@ def _build_parser() -> tuple[ArgumentParser, dict[str, Callable[[Namespace], int
     commands = parser.add_subcommands(dest="command", required=True)
     runs: dict[str, Callable[[Namespace], int]] = {}
     for module in COMMANDS:
-        name = module.__name__.rpartition(".")[2]
+        name = _name(module)
         description = " ".join((module.__doc__ or "").split())
         subparser = _Parser(description=description)
         module.add_arguments(subparser)
@@ -81,3 +84,7 @@ def _build_parser() -> tuple[ArgumentParser, dict[str, Callable[[Namespace], int
         commands.add_subcommand(name, subparser, help=description)
         runs[name] = module.run
     return parser, runs
+
+
+def _name(command: ModuleType) -> str:
+    return command.__name__.rpartition(".")[2]

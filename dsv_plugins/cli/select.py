@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from dsv_plugins.result import Result
     from dsv_plugins.study import Study
 
-__all__ = ["add_arguments", "add_study_arguments", "conduct", "run", "show", "study_settings"]
+__all__ = [
+    "add_arguments",
+    "add_study_arguments",
+    "add_training_arguments",
+    "conduct",
+    "listed",
+    "run",
+    "show",
+    "study_settings",
+    "training_settings",
+]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -33,27 +43,32 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def add_study_arguments(parser: ArgumentParser) -> None:
-    """Declare the options that every command which runs a study has."""
-    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
+    """Declare the options of a study."""
     parser.add_argument("--augmentation", default="cutpaste", help="one augmentation, or several as a,b,c")
+    add_training_arguments(parser)
+    parser.add_argument("--selector", default="dsv", help="one selector, or several as a,b,c; the first one decides")
+    parser.add_argument("--search", default="grid", choices=["grid", "halving"], help="how the updates are spent")
+    parser.add_argument("--rungs", type=int, default=3, help="rungs of halving")
+    parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
+    parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
+    parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
+    parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
+    parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+
+
+def add_training_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of every command that trains: on what grid, which detector, and where."""
+    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
     parser.add_argument("--grid", type=_grid, default={}, help="values to try, as 'name=1,2,3 other=4,5'")
     parser.add_argument("--detector", default="cutpaste-resnet18", help="the detector to train")
     parser.add_argument("--preset", type=str, help="the detector's preset, such as quick or paper")
     parser.add_argument("--updates", type=int, help="training updates for each candidate")
     parser.add_argument("--image-size", type=int, help="height and width in pixels")
     parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
-    parser.add_argument("--selector", default="dsv", help="one selector, or several as a,b,c; the first one decides")
-    parser.add_argument("--search", default="grid", choices=["grid", "halving"], help="how the updates are spent")
-    parser.add_argument("--rungs", type=int, default=3, help="rungs of halving")
-    parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
-    parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--threads", type=int, default=1, help="threads of each training")
-    parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
-    parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
-    parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
 
 
 def run(arguments: Namespace) -> int:
@@ -111,6 +126,21 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
     """The settings of a `Study`, from the options."""
     from dsv_plugins.search import Rungs
 
+    return {
+        **training_settings(arguments),
+        "augmentation": listed(arguments.augmentation),
+        "selector": listed(arguments.selector),
+        "search": arguments.search,
+        "rungs": Rungs(arguments.rungs, arguments.factor),
+        "seed": arguments.seed,
+        "holdout": arguments.holdout,
+        "skip_bad": arguments.skip_bad,
+        "out": Path(arguments.out) if arguments.out else None,
+    }
+
+
+def training_settings(arguments: Namespace) -> dict[str, Any]:
+    """Those of them that `add_training_arguments` declares."""
     detector_params = dict(arguments.detector_params)
     for name, value in (
         ("preset", arguments.preset),
@@ -120,21 +150,18 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
         if value is not None:
             detector_params[name] = value
     return {
-        "augmentation": _listed(arguments.augmentation),
         "grid": arguments.grid,
         "detector": arguments.detector,
         "detector_params": detector_params,
-        "selector": _listed(arguments.selector),
-        "search": arguments.search,
-        "rungs": Rungs(arguments.rungs, arguments.factor),
-        "seed": arguments.seed,
-        "holdout": arguments.holdout,
         "executor": arguments.executor,
         "workers": arguments.workers,
         "threads": arguments.threads,
-        "skip_bad": arguments.skip_bad,
-        "out": Path(arguments.out) if arguments.out else None,
     }
+
+
+def listed(names: str) -> list[str]:
+    """The names in an option of the form a,b,c."""
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _folders(arguments: Namespace) -> tuple[Path, Path]:
@@ -147,10 +174,6 @@ def _folders(arguments: Namespace) -> tuple[Path, Path]:
     if not (arguments.train and arguments.test):
         raise InputError("give the FOLDER of a task, or --train with good images and --test with unlabelled ones")
     return Path(arguments.train), Path(arguments.test)
-
-
-def _listed(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _grid(value: object) -> dict[str, list[object]]:

@@ -1,0 +1,149 @@
+"""One cell of the benchmark: a task, an augmentation and a seed, with what every candidate and method is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from dsv_plugins.bench.methods import AVERAGE, RANDOM, Method, losses_of
+from dsv_plugins.bench.theory import Theory, theory_of
+from dsv_plugins.errors import TrainingError
+from dsv_plugins.registry import Registry
+from dsv_plugins.result import finite_or_none
+from dsv_plugins.selection import choose
+from dsv_plugins.types import Evaluation
+
+__all__ = ["POOLED", "Cell", "Measured", "auc_of", "measure"]
+
+POOLED = "all together"
+"""The pool of all augmentations' candidates; no plugin's name has a space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One candidate: its setting, its AUC, and the theory's quantities."""
+
+    augmentation: str
+    params: Mapping[str, object]
+    auc: float
+    theory: Theory
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Everything the tables are made of, for one task, augmentation and seed.
+
+    Attributes:
+        task: Name of the task.
+        augmentation: Name of the augmentation, or `POOLED`.
+        seed: Seed of the trainings.
+        candidates: The pool, in grid order.
+        losses: The losses of each method over the pool; NaN where a candidate has none.
+        random: AUC of the training whose hyperparameters were redrawn for every image, where there was one.
+        notes: What a reader should know, a line each.
+    """
+
+    task: str
+    augmentation: str
+    seed: int
+    candidates: Sequence[Measured]
+    losses: Mapping[str, Sequence[float]]
+    random: float | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def pool(self) -> list[float]:
+        """The AUC of each candidate."""
+        return [candidate.auc for candidate in self.candidates]
+
+    @property
+    def aucs(self) -> dict[str, float]:
+        """The AUC that each method reaches: the mean of the pool, the random training, each selector's choice."""
+        random = {} if self.random is None else {RANDOM: self.random}
+        chosen = {label: self.pool[choose(losses)] for label, losses in self.losses.items()}
+        return {AVERAGE: float(np.mean(self.pool)), **random, **chosen}
+
+    @property
+    def best(self) -> float:
+        """The AUC of the best candidate, which an oracle would choose."""
+        return max(self.pool)
+
+    @property
+    def worst(self) -> float:
+        """The AUC of the worst candidate."""
+        return min(self.pool)
+
+    def as_json(self) -> dict[str, Any]:
+        """The cell as one JSON object; what is not finite is null."""
+        candidates = []
+        for candidate in self.candidates:
+            theory = {name: finite_or_none(value) for name, value in asdict(candidate.theory).items()}
+            entry = {"augmentation": candidate.augmentation, "params": dict(candidate.params), "auc": candidate.auc}
+            candidates.append({**entry, **theory})
+        return {
+            "task": self.task,
+            "augmentation": self.augmentation,
+            "seed": self.seed,
+            "auc": {**self.aucs, "best": self.best, "worst": self.worst},
+            "choices": {label: choose(losses) for label, losses in self.losses.items()},
+            "losses": {label: [finite_or_none(loss) for loss in losses] for label, losses in self.losses.items()},
+            "candidates": candidates,
+            "notes": list(self.notes),
+        }
+
+
+def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
+    """The AUC of a candidate's test scores."""
+    return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
+
+
+def measure(
+    name: tuple[str, str, int],
+    evaluations: Sequence[Evaluation],
+    labels: Sequence[bool],
+    *,
+    methods: Sequence[Method],
+    registry: Registry,
+    random: float | None = None,
+    notes: Sequence[str] = (),
+) -> Cell:
+    """Measure a pool of trained candidates.
+
+    The methods see the evaluations, which have no place for a label; the labels meet them only in what they chose.
+
+    Args:
+        name: Task, augmentation and seed.
+        evaluations: The pool.
+        labels: Whether each test image is anomalous, in the order of the evaluations.
+        methods: What to compare.
+        registry: Where the selectors are found.
+        random: AUC of the random training.
+        notes: What is to be said already.
+
+    Raises:
+        TrainingError: No candidate has usable scores.
+    """
+    usable = [evaluation for evaluation in evaluations if evaluation.scores.test.isfinite().all()]
+    rejected = [evaluation.candidate for evaluation in evaluations if evaluation not in usable]
+    if not usable:
+        raise TrainingError("no candidate has test scores that are all finite, so none has an AUC")
+    losses, problems = losses_of(methods, usable, registry)
+    return Cell(
+        *name,
+        candidates=[
+            Measured(
+                augmentation=evaluation.candidate.augmentation,
+                params=evaluation.candidate.params,
+                auc=auc_of(evaluation, labels),
+                theory=theory_of(evaluation.embeddings, labels),
+            )
+            for evaluation in usable
+        ],
+        losses=losses,
+        random=random,
+        notes=[*notes, *(f"{candidate} has scores that are not finite" for candidate in rejected), *problems],
+    )

@@ -1,0 +1,72 @@
+"""Who is compared: every installed selector, each with the settings that the benchmark tries it with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dsv_plugins.errors import DSVError, PluginError, described
+from dsv_plugins.records import SelectorPlugin
+from dsv_plugins.registry import Registry
+from dsv_plugins.selection import choose
+from dsv_plugins.types import Evaluation
+
+__all__ = ["ABLATION", "AVERAGE", "MAIN", "RANDOM", "SIDELINES", "Method", "installed_methods", "losses_of"]
+
+AVERAGE, RANDOM = "Average", "Random"
+"""What is no selector is capitalised: a plugin's name never is, so that the two cannot clash."""
+
+MAIN = "dsv"
+REFERENCE = "dsv (reference)"
+ABLATION = ("discordance", "separability", MAIN, REFERENCE)
+SIDELINES = tuple(label for label in ABLATION if label != MAIN)
+"""Parts and variants of DSV. Ranked beside it they would push every other method down, so each takes its place."""
+
+PAPER_ORDER = ("base", "mmd", "std", "mc", "select", "hits")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A selector with settings, under the name that the tables give it."""
+
+    label: str
+    selector: str
+    params: Mapping[str, object] = field(default_factory=dict)
+
+
+def installed_methods(registry: Registry) -> list[Method]:
+    """Every selector there is, built-in or not: in the paper's order, DSV last, then its parts and its variant."""
+    names = {record.name for record in registry.of_kind(SelectorPlugin)}
+    known = [name for name in PAPER_ORDER if name in names]
+    foreign = sorted(names - {*known, *SIDELINES, MAIN})
+    parts = [name for name in SIDELINES if name in names]
+    ordered = [Method(name, name) for name in (*known, *foreign, MAIN, *parts)]
+    return [*ordered, Method(REFERENCE, MAIN, {"variant": "reference"})]
+
+
+def losses_of(
+    methods: Sequence[Method], evaluations: Sequence[Evaluation], registry: Registry
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The losses of each method that can judge this pool, and why the others cannot, a line each.
+
+    They are computed from stored evaluations and not taken from a study: a study knows selectors by name alone, and a
+    pool across studies has losses of its own wherever a selector compares candidates with each other.
+    """
+    losses, problems = {}, []
+    for method in methods:
+        try:
+            values = [
+                float(loss)
+                for loss in registry.create(SelectorPlugin, method.selector, method.params).losses(evaluations)
+            ]
+            if len(values) != len(evaluations):
+                raise PluginError(f"it gave {len(values)} losses for {len(evaluations)} candidates")
+            choose(values)
+        except Exception as error:  # a foreign selector may raise anything, and is no reason to lose the others
+            reason = str(error) if isinstance(error, DSVError) else described(error)
+            problems.append(f"no choice by {method.label!r}: {reason}")
+        else:
+            # Minus infinity would be the smallest loss, and JSON has no infinity: all of them mean "unusable".
+            losses[method.label] = [loss if math.isfinite(loss) else math.nan for loss in values]
+    return losses, problems

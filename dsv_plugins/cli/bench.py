@@ -1,0 +1,77 @@
+"""Measure on labelled tasks how well every selector chooses, against every baseline: the protocol of the paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+
+from dsv_plugins.cli.select import add_training_arguments, conduct, listed, training_settings
+from dsv_plugins.cli.terminal import Terminal, literal
+from dsv_plugins.errors import TrainingError
+
+__all__ = ["add_arguments", "run"]
+
+EXIT_PARTLY_FAILED = 1
+ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon")
+"""The other tables have a row for every task, and are in the files."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("folders", nargs="+", type=str, help="labelled tasks in MVTec layout, or folders of such tasks")
+    parser.add_argument(
+        "--augmentations", default="cutout,cutavg,cutdiff,cutpaste", help="the augmentations to compare on, as a,b,c"
+    )
+    add_training_arguments(parser)
+    parser.add_argument("--seeds", type=int, default=1, help="how many times everything is trained")
+    parser.add_argument("--out", default="dsv-bench", help="where everything goes; the same command goes on from there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the benchmark or go on with it, and show its tables."""
+    from dsv_plugins.bench.output import FILES, described_outcome, tabulate, write
+    from dsv_plugins.bench.protocol import Bench
+    from dsv_plugins.bench.table import as_rich
+    from dsv_plugins.bench.tasks import find_tasks
+
+    progress = Console(stderr=arguments.json)
+    settings = training_settings(arguments)
+    bench = Bench(
+        tasks=find_tasks([Path(folder) for folder in arguments.folders]),
+        out=Path(arguments.out).absolute(),
+        augmentations=listed(arguments.augmentations),
+        seeds=arguments.seeds,
+        settings=settings,
+    )
+    outcome = bench.run(
+        conduct=lambda study: conduct(study, as_json=arguments.json),
+        report=lambda line: progress.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True, highlight=False),
+    )
+    if not outcome.cells:
+        raise TrainingError(f"no part succeeded; the first: {next(iter(outcome.failures.values()))}")
+    tables = tabulate(outcome.cells)
+    asked = {
+        "tasks": [task.name for task in bench.tasks],
+        "augmentations": list(bench.augmentations),
+        "seeds": bench.seeds,
+        **settings,
+    }
+    described = described_outcome(outcome, tables, asked)
+    write(bench.out, outcome, tables, described)
+    terminal = Terminal()
+    if arguments.json:
+        terminal.print_json_object(described)
+    else:
+        for table in tables:
+            if table.name in ON_TERMINAL:
+                terminal.print(as_rich(table))
+                terminal.print(literal(table.note), soft_wrap=True)
+                terminal.print()
+        for part, reason in outcome.failures.items():
+            terminal.print(literal(f"{part} failed: {reason}", style="yellow"), soft_wrap=True)
+        terminal.print(literal(f"all of it is in {bench.out}: {', '.join(FILES)}"), soft_wrap=True)
+    return EXIT_PARTLY_FAILED if outcome.failures else 0
