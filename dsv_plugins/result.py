@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ class Result:
         selected: The choice of each selector; the first is the one whose detector is kept as the model.
         candidates: Every candidate, in grid order.
         updates_spent: The training updates that the candidates cost in all.
+        confidence: For each selector that judges a candidate alone, the share of bootstrap resamples of the test images
+            in which each candidate wins, by its id.
         notes: What the user should know, a line each.
         plugins: Plugins that are in no package, as given to the study.
     """
@@ -76,6 +78,7 @@ class Result:
     selected: Mapping[str, Choice]
     candidates: Sequence[CandidateResult]
     updates_spent: int | None
+    confidence: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
 
@@ -127,8 +130,31 @@ class Result:
                 }
                 for entry in self.candidates
             ],
+            "confidence": {name: dict(shares) for name, shares in self.confidence.items()},
             "updates_spent": self.updates_spent,
             "notes": list(self.notes),
+        }
+
+    def as_selection(self) -> dict[str, Any]:
+        """What `selection.json` keeps: nothing that differs between two runs of one study, such as times."""
+        return {
+            "candidates": [
+                {
+                    "id": entry.candidate.id,
+                    "augmentation": entry.candidate.augmentation,
+                    "params": dict(entry.candidate.params),
+                    "status": entry.status,
+                    "reason": entry.reason,
+                    "updates": entry.updates,
+                }
+                for entry in self.candidates
+            ],
+            "selected": {name: {"id": made.candidate.id, "loss": made.loss} for name, made in self.selected.items()},
+            "losses": {
+                entry.candidate.id: {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}
+                for entry in self.candidates
+            },
+            "confidence": {name: dict(shares) for name, shares in self.confidence.items()},
         }
 
 

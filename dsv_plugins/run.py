@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError
 from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
@@ -17,7 +20,7 @@ from dsv_plugins.images import BadFile
 from dsv_plugins.observers import Observer
 from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.result import CONCENTRATED, CandidateResult, Choice, Result, finite_or_none
+from dsv_plugins.result import CONCENTRATED, CandidateResult, Choice, Result
 from dsv_plugins.search import grid_search, halving
 from dsv_plugins.selection import choose
 from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
@@ -65,7 +68,8 @@ class Run:
                 raise TrainingError(f"every candidate failed; the first: {next(iter(self.failures.values()))}")
             losses = self._losses([evaluations[candidate.id] for candidate in finals])
             selected = {name: self._choice(finals, values) for name, values in losses.items()}
-            result = self._collect(candidates, finals, evaluations, losses, selected)
+            confidence = self._confidence([evaluations[candidate.id] for candidate in finals], list(selected))
+            result = self._collect(candidates, finals, evaluations, losses, selected, confidence)
             self._keep(result)
             return result
 
@@ -96,11 +100,11 @@ class Run:
                         f"{self.folder.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; "
                         "give another --out"
                     )
-            self.folder.note("resumed", pid=os.getpid())
+            self.folder.note("resumed", pid=os.getpid(), command=_command())
         else:
             versions = {name: metadata.version(name) for name in ("dsv-plugins", "torch", "torchvision", "lightning")}
             write_json(self.folder.study, {"format": FORMAT, "identity": identity, "versions": versions})
-            self.folder.note("started", pid=os.getpid())
+            self.folder.note("started", pid=os.getpid(), command=_command())
 
     def _context(self) -> dict[str, str]:
         dataset = open_dataset(self.folder.data)
@@ -184,6 +188,19 @@ class Run:
                 self._note(f"{name!r} has no finite loss for {', '.join(unusable)}; they rank last")
         return losses
 
+    def _confidence(self, evaluations: Sequence[Evaluation], names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """How often each candidate would win on other test images, for the selectors of which that can be asked."""
+        confidence = {}
+        for name in names:
+            if self.registry.get(SelectorPlugin, name).judges_alone:
+                try:
+                    shares = win_shares(self.registry.create(SelectorPlugin, name), evaluations, seed=self.study.seed)
+                except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
+                    self._note(f"how clear the choice by {name!r} is cannot be told: {_reason(error)}")
+                    continue
+                confidence[name] = {e.candidate.id: share for e, share in zip(evaluations, shares, strict=True)}
+        return confidence
+
     def _choice(self, candidates: Sequence[Candidate], losses: Sequence[float]) -> Choice:
         index = choose(losses)
         return Choice(candidates[index], losses[index])
@@ -195,6 +212,7 @@ class Run:
         evaluations: Mapping[str, Evaluation],
         losses: Mapping[str, Sequence[float]],
         selected: Mapping[str, Choice],
+        confidence: Mapping[str, Mapping[str, float]],
     ) -> Result:
         by_candidate = {
             candidate.id: {name: values[index] for name, values in losses.items()}
@@ -228,6 +246,7 @@ class Run:
             selected=selected,
             candidates=entries,
             updates_spent=None if self.budget is None else self.spent,
+            confidence=confidence,
             notes=self.notes,
             plugins=self.study.plugins,
         )
@@ -235,16 +254,7 @@ class Run:
     def _keep(self, result: Result) -> None:
         """Write the selection and the chosen model."""
         first, choice = next(iter(result.selected.items()))
-        selection = {
-            "selected": {
-                name: {"id": entry.candidate.id, "loss": entry.loss} for name, entry in result.selected.items()
-            },
-            "losses": {
-                entry.candidate.id: {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}
-                for entry in result.candidates
-            },
-        }
-        write_json(self.folder.selection, selection)
+        write_json(self.folder.selection, result.as_selection())
         source = self.folder.candidate(choice.candidate.id, self.stored[choice.candidate.id]) / DETECTOR
         with finished_folder(self.folder.model) as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -279,6 +289,12 @@ def _check_settings(study: Study, registry: Registry) -> None:
             f"halving drops candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
             f"put one of {alone} first"
         )
+
+
+def _command() -> str:
+    """The command line of this process, as one would type it."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["dsv" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def _reason(error: BaseException) -> str:

@@ -85,11 +85,15 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`."""
+    """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`.
+
+    Those of the augmented copies are for people who look at the run: None in runs of before they were kept.
+    """
 
     train: Tensor
     test: Tensor
     holdout: Tensor | None = None
+    augmented: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
