@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import StoreError
 from dsv_plugins.evaluate import load_evaluation
@@ -17,10 +17,10 @@ from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.store import RunFolder, read_json, verify
 from dsv_plugins.types import Candidate, Evaluation, Health
 
-__all__ = ["CONCENTRATED", "CandidateResult", "Choice", "Result", "load_model"]
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
-CONCENTRATED = 0.5
-"""Above this concentration, the train embeddings are not dense in the sense that the theory of DSV presumes."""
+__all__ = ["CandidateResult", "Choice", "Result", "load_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CandidateResult:
     @property
     def concentrated(self) -> bool:
         """Whether its train embeddings are dense, as DSV presumes; unknown counts as not."""
-        return self.health is not None and self.health.concentration <= CONCENTRATED
+        return self.health is not None and self.health.concentrated
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,18 @@ class Result:
         from dsv_plugins.tables import render_candidates
 
         return render_candidates(self)
+
+    def plot(self) -> Figure:
+        """The main chart of the report, for a notebook: the loss of every candidate with its two parts beside it."""
+        from dsv_plugins.report import main_figure, read_run
+
+        return main_figure(read_run(self.run))
+
+    def report(self, path: Path | None = None) -> Path:
+        """Write the report, a page that shows why; into the run folder where no path is given."""
+        from dsv_plugins.report import build_report
+
+        return build_report(self.run, path)
 
     def as_json(self) -> dict[str, Any]:
         """The result as one JSON object; a loss that is not finite is null."""

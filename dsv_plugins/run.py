@@ -20,7 +20,7 @@ from dsv_plugins.images import BadFile
 from dsv_plugins.observers import Observer
 from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.result import CONCENTRATED, CandidateResult, Choice, Result
+from dsv_plugins.result import CandidateResult, Choice, Result
 from dsv_plugins.search import grid_search, halving
 from dsv_plugins.selection import choose
 from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
@@ -236,7 +236,7 @@ class Run:
             )
         chosen = next(iter(selected.values())).candidate
         health = evaluations[chosen.id].health
-        if health is not None and not health.concentration <= CONCENTRATED:
+        if health is not None and not health.concentrated:
             self._note(
                 f"the chosen {chosen} has a concentration of {health.concentration:.2f}, where DSV presumes far less "
                 "than 1: its training did not bring the normal images close together; more updates may choose better"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores"]
 
+CONCENTRATED = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -107,6 +109,11 @@ class Health:
 
     training_accuracy: float | None
     concentration: float
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether the train embeddings are dense in the sense that the theory of DSV presumes."""
+        return self.concentration <= CONCENTRATED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
