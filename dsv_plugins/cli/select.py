@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+from dsv_plugins.cli.report import write_report
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 
@@ -67,7 +68,8 @@ def run(arguments: Namespace) -> int:
 
         show_plan(study, as_json=arguments.json)
     else:
-        show(conduct(study, as_json=arguments.json), as_json=arguments.json)
+        result = conduct(study, as_json=arguments.json)
+        show(result, as_json=arguments.json, report=write_report(result.run))
     return 0
 
 
@@ -89,13 +91,13 @@ def conduct(study: Study, *, as_json: bool) -> Result:
         raise
 
 
-def show(result: Result, *, as_json: bool, aucs: Mapping[str, float] | None = None) -> None:
+def show(result: Result, *, as_json: bool, report: Path | None, aucs: Mapping[str, float] | None = None) -> None:
     """Print what a study found, with the candidates' AUCs where these are known."""
     from dsv_plugins.tables import candidates_table
 
     terminal = Terminal()
     if as_json:
-        terminal.print_json_object(result.as_json())
+        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None})
         return
     terminal.print(candidates_table(result, width=terminal.width, aucs=aucs))
     if any(entry.status == "finished" and not entry.concentrated for entry in result.candidates):
@@ -103,6 +105,8 @@ def show(result: Result, *, as_json: bool, aucs: Mapping[str, float] | None = No
     for name, choice in result.selected.items():
         terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
     terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)
+    if report is not None:
+        terminal.print(literal(f"report: {report}"), soft_wrap=True)
     command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
     terminal.print(literal(f"score new images with: {command}"), soft_wrap=True)
 

@@ -87,6 +87,7 @@ def _panel(run: RunRecord, axis: _Axis, title: str, value: Callable[[CandidateRe
                 line={"color": colour, "width": 2},
                 marker={
                     "color": colour,
+                    "opacity": 1,
                     "symbol": [
                         "star" if candidate.id == run.chosen.id else SYMBOLS[series % len(SYMBOLS)]
                         for _, candidate, _ in drawn

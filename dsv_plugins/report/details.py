@@ -55,7 +55,7 @@ class Limits:
         ids = [*run.selected.values(), *(candidate.id for candidate in run.shown)]
         return cls(
             points=min(MOST_POINTS, POINTS_IN_ALL // count),
-            extremes=3 if large else 8,
+            extremes=min(3 if large else 8, max(1, len(run.test_files) // 2)),
             side=SMALL_SIDE if large else THUMBNAIL_SIDE,
             tsne=frozenset(list(dict.fromkeys(ids))[:TSNE_CANDIDATES]),
         )

@@ -18,6 +18,7 @@ from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import Limits, details
 from dsv_plugins.report.reading import read_run
 from dsv_plugins.report.summary import agreement, answer, worth
+from dsv_plugins.store import RunFolder
 
 __all__ = ["build_report"]
 
@@ -57,7 +58,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         hashes=[_hash(script) for script in scripts],
         data=Markup(_embedded(content)),  # noqa: S704 — no `<` is left in it
     )
-    target = record.path / "report.html" if target is None else target
+    target = RunFolder(run).report if target is None else target
     try:
         partial = target.with_name(f".{target.name}.partial")
         partial.write_text(page, encoding="utf-8")

@@ -93,7 +93,7 @@ def agreement(run: RunRecord) -> Agreement:
 
 def worth(run: RunRecord) -> Worth | None:
     """What the choices are worth; None where no labels are known."""
-    if not run.aucs:
+    if not all(choice in run.aucs for choice in run.selected.values()):  # or a later selection chose among others
         return None
     chosen = [(name, run.by_id(choice), run.aucs[choice]) for name, choice in run.selected.items()]
     values = list(run.aucs.values())

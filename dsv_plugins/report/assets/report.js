@@ -17,6 +17,13 @@
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (name) => (dark.matches ? sets[name].dark : sets[name].color);
 
+  // The darker colours of the palette are hard to see on a dark page.
+  const lighter = { "#0072B2": "#56B4E9", "#56B4E9": "#F0E442", "#009E73": "#2CC79A", "#D55E00": "#FF8A3D" };
+  function readable(trace) {
+    const shown = dark.matches ? lighter[trace.line.color] || trace.line.color : trace.line.color;
+    return { ...trace, line: { ...trace.line, color: shown }, marker: { ...trace.marker, color: shown } };
+  }
+
   function layout(more) {
     const axis = { gridcolor: variable("--line"), zeroline: false, linecolor: variable("--line"), automargin: true };
     const { xaxis, yaxis, ...rest } = more;
@@ -41,7 +48,7 @@
         const found = trace.customdata.indexOf(current);
         if (found >= 0) { ring.x.push(trace.x[found]); ring.y.push(trace.y[found]); }
       });
-      const traces = [ring, ...panel.data];
+      const traces = [ring, ...panel.data.map(readable)];
       const shown = layout({
         title: { text: panel.layout.title.text, font: { size: 14 }, x: 0.02, xanchor: "left" },
         xaxis: panel.layout.xaxis, margin: { l: 46, r: panel.layout.yaxis2 ? 46 : 14, t: 64, b: 42 },
