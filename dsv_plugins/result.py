@@ -109,11 +109,11 @@ class Result:
 
         return main_figure(read_run(self.run))
 
-    def report(self, path: Path | None = None) -> Path:
+    def report(self, path: Path | str | None = None) -> Path:
         """Write the report, a page that shows why; into the run folder where no path is given."""
         from dsv_plugins.report import build_report
 
-        return build_report(self.run, path)
+        return build_report(self.run, None if path is None else Path(path))
 
     def as_json(self) -> dict[str, Any]:
         """The result as one JSON object; a loss that is not finite is null."""

@@ -17,8 +17,9 @@ from dsv_plugins.dataset import open_dataset, prepare
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError
 from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
 from dsv_plugins.images import BadFile
-from dsv_plugins.observers import Observer
-from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
+from dsv_plugins.interfaces import Outcome
+from dsv_plugins.observers import Observer, Observers
+from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.result import CandidateResult, Choice, Result
 from dsv_plugins.search import grid_search, halving
@@ -26,6 +27,7 @@ from dsv_plugins.selection import choose
 from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
 from dsv_plugins.study import SEARCHES, Study
 from dsv_plugins.types import Candidate, Evaluation
+from dsv_plugins.watching import Watcher
 
 __all__ = ["Run"]
 
@@ -37,8 +39,9 @@ class Run:
 
     def __init__(self, study: Study, observer: Observer) -> None:
         self.study = study
-        self.observer = observer
         self.registry = build_registry(study.plugins)
+        plugins = {name: self.registry.create(ObserverPlugin, name) for name in study.told}
+        self.observer = Observers(observer, plugins)
         self.folder = RunFolder(study.folder())
         self.stored: dict[str, int | None] = {}
         self.failures: dict[str, str] = {}
@@ -62,6 +65,7 @@ class Run:
             for file in self.prepare_images(self.folder.data):
                 self._note(f"left out: {file}")
             candidates = study.candidates(self.registry, self._context())
+            self.observer.started(self.folder.path, candidates)
             evaluations = self._search(candidates)
             finals = [candidate for candidate in candidates if candidate.id in evaluations]
             if not finals:
@@ -71,6 +75,8 @@ class Run:
             confidence = self._confidence([evaluations[candidate.id] for candidate in finals], list(selected))
             result = self._collect(candidates, finals, evaluations, losses, selected, confidence)
             self._keep(result)
+            for name, choice in selected.items():
+                self.observer.selected(name, choice.candidate, choice.loss)
             return result
 
     def prepare_images(self, folder: Path) -> Sequence[BadFile]:
@@ -132,19 +138,10 @@ class Run:
             Job(self.folder.path, candidate, updates, continues, self.study.threads, self.study.plugins)
             for candidate in missing
         ]
-        for outcome in self.executor.run(work, jobs) if jobs else ():
-            candidate = missing[outcome.index]
-            if isinstance(outcome.error, StoreError):
-                raise outcome.error
-            if outcome.error is not None:
-                reason = _reason(outcome.error)
-                self.failures[candidate.id] = reason
-                self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
-                self.observer.failed(candidate, reason)
-            else:
-                assert outcome.value is not None
-                self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
-                self.observer.finished(candidate, outcome.value)
+        with Watcher(self.folder.progress, missing, self.observer) as watcher:
+            for outcome in self.executor.run(work, jobs) if jobs else ():
+                watcher.end(missing[outcome.index])
+                self._take(missing[outcome.index], updates, outcome)
         evaluations = {}
         for candidate in candidates:
             if candidate.id not in self.failures:
@@ -152,6 +149,20 @@ class Run:
                 self.spent += (updates or 0) - (continues or 0)
                 evaluations[candidate.id] = load_evaluation(self.folder.candidate(candidate.id, updates))
         return evaluations
+
+    def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
+        """Note how a training ended, and tell."""
+        if isinstance(outcome.error, StoreError):
+            raise outcome.error
+        if outcome.error is not None:
+            reason = _reason(outcome.error)
+            self.failures[candidate.id] = reason
+            self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
+            self.observer.failed(candidate, reason)
+        else:
+            assert outcome.value is not None
+            self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
+            self.observer.finished(candidate, outcome.value)
 
     def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
         folder = self.folder.candidate(candidate.id, updates)

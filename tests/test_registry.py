@@ -704,6 +704,7 @@ def test_the_hooks_of_the_specs_are_those_of_the_records():
         "DetectorEncoderPlugin",
         "SelectorPlugin",
         "ExecutorPlugin",
+        "ObserverPlugin",
     }
 
 

@@ -49,6 +49,7 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
     parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
+    parser.add_argument("--observers", default="", help="observer plugins to tell what happens, as a,b,c")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--threads", type=int, default=1, help="threads of each training")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
@@ -134,6 +135,7 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
         "seed": arguments.seed,
         "holdout": arguments.holdout,
         "executor": arguments.executor,
+        "observers": _listed(arguments.observers),
         "workers": arguments.workers,
         "threads": arguments.threads,
         "skip_bad": arguments.skip_bad,
