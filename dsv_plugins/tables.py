@@ -33,7 +33,7 @@ def candidates_table(result: Result, *, width: int, aucs: Mapping[str, float] | 
     table = Table(box=None, pad_edge=False)
     table.add_column("candidate", no_wrap=True)
     wins = result.confidence.get(selectors[0])
-    for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "accuracy", "conc.", "s"):
+    for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "acc.", "conc.", "s"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     table.add_column("status", overflow="fold")
     for entry in result.candidates:

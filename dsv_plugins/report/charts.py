@@ -96,7 +96,7 @@ def _panel(run: RunRecord, axis: _Axis, title: str, value: Callable[[CandidateRe
                 },
             )
         )
-    figure.update_layout(title={"text": html.escape(title)}, xaxis=_xaxis(axis))
+    figure.update_layout(title={"text": title}, xaxis=_xaxis(axis))
     return figure
 
 
@@ -110,14 +110,23 @@ def _add_aucs(figure: go.Figure, run: RunRecord, axis: _Axis) -> None:
             customdata=[place for place, _ in known],
             text=[html.escape(candidate.label) for _, candidate in known],
             hovertemplate="%{text}<br>AUC %{y:.3f}<extra></extra>",
-            name="AUC, from labels that no selector saw",
+            name="AUC, unseen by selectors",
             mode="lines+markers" if axis.kind != "category" else "markers",
             line={"color": VERMILLION, "width": 2, "dash": "dot"},
             marker={"color": VERMILLION, "symbol": "x", "size": 8},
             yaxis="y2",
         )
     )
-    figure.update_layout(yaxis2={"overlaying": "y", "side": "right", "title": {"text": "AUC"}, "showgrid": False})
+    figure.update_layout(
+        yaxis2={
+            "overlaying": "y",
+            "side": "right",
+            "title": {"text": "AUC"},
+            "showgrid": False,
+            "tickmode": "auto",
+            "tickformat": ".2f",
+        }
+    )
 
 
 def _axis(candidates: Sequence[CandidateRecord]) -> _Axis:
@@ -137,7 +146,8 @@ def _axis(candidates: Sequence[CandidateRecord]) -> _Axis:
 
 def _xaxis(axis: _Axis) -> dict[str, object]:
     if axis.kind != "category":
-        return {"type": axis.kind, "title": {"text": html.escape(axis.title)}}
+        decades = {"dtick": 1, "minor": {"dtick": "D1", "ticks": "outside", "ticklen": 3}} if axis.kind == "log" else {}
+        return {"type": axis.kind, "title": {"text": html.escape(axis.title)}, **decades}
     if len(axis.places) > MOST_TICKS:
         return {"showticklabels": False, "title": {"text": axis.title}}
     return {

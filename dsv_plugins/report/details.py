@@ -25,7 +25,7 @@ from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 __all__ = ["Limits", "details"]
 
 MOST_POINTS, POINTS_IN_ALL = 300, 20_000
-TSNE_POINTS, TSNE_CANDIDATES = 100, 17
+TSNE_POINTS, TSNE_CANDIDATES = 60, 17
 MOST_CURVE_POINTS = 150
 LARGE_RUN = 40
 THUMBNAIL_SIDE, SMALL_SIDE = 96, 48
@@ -55,7 +55,7 @@ class Limits:
         ids = [*run.selected.values(), *(candidate.id for candidate in run.shown)]
         return cls(
             points=min(MOST_POINTS, POINTS_IN_ALL // count),
-            extremes=min(3 if large else 8, max(1, len(run.test_files) // 2)),
+            extremes=min(3 if large else 6, max(1, len(run.test_files) // 2)),
             side=SMALL_SIDE if large else THUMBNAIL_SIDE,
             tsne=frozenset(list(dict.fromkeys(ids))[:TSNE_CANDIDATES]),
         )

@@ -63,7 +63,11 @@ def histogram(scores: Mapping[str, Array]) -> dict[str, list[float]]:
     finite = joined[np.isfinite(joined)]
     if not len(finite):
         return {"centres": []}
-    edges = np.histogram_bin_edges(finite, bins=BINS)
+    inner = np.histogram_bin_edges(finite, bins=BINS)
+    width = inner[1] - inner[0]
+    edges = np.concatenate(
+        [[inner[0] - width], inner, [inner[-1] + width]]
+    )  # an empty bin at each end closes the shape
     shares = {
         name: (np.histogram(values, bins=edges)[0] / max(1, len(values))).round(4).tolist()
         for name, values in scores.items()

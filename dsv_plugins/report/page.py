@@ -38,10 +38,8 @@ def build_report(run: Path, target: Path | None = None) -> Path:
     """
     record = read_run(run)
     limits = Limits.of(record)
-    content = {
-        **details(record, limits),
-        "panels": [json.loads(figure.to_json()) for figure in panels(record)],
-    }
+    figures = panels(record)
+    content = {**details(record, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
     scripts = [Markup(script) for script in (get_plotlyjs(), _asset("report.js"))]  # noqa: S704 — ours, not data
     environment = Environment(
         loader=PackageLoader("dsv_plugins.report", "assets"), autoescape=True, undefined=StrictUndefined
@@ -51,6 +49,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         answer=answer(record),
         agreement=agreement(record),
         worth=worth(record),
+        titles=[figure.layout.title.text for figure in figures],
         limits=limits.told(record),
         films=content.pop("films"),
         style=Markup(_asset("report.css")),  # noqa: S704 — ours, not data

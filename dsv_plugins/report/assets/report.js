@@ -3,6 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const element = (id) => document.getElementById(id);
   const buttons = [...document.querySelectorAll("#strip button")];
+  const plots = [...document.querySelectorAll("#panels .plot")];
   const rows = [...document.querySelectorAll("#candidates tbody tr")];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, responsive: true };
@@ -38,7 +39,7 @@
 
   function drawPanels() {
     data.panels.forEach((panel, place) => {
-      const plot = element("panels").children[place];
+      const plot = plots[place];
       // The ring comes first, so that it neither hides a marker nor takes its clicks.
       const ring = {
         x: [], y: [], mode: "markers", hoverinfo: "skip", showlegend: false, cliponaxis: false,
@@ -50,8 +51,7 @@
       });
       const traces = [ring, ...panel.data.map(readable)];
       const shown = layout({
-        title: { text: panel.layout.title.text, font: { size: 14 }, x: 0.02, xanchor: "left" },
-        xaxis: panel.layout.xaxis, margin: { l: 46, r: panel.layout.yaxis2 ? 46 : 14, t: 64, b: 42 },
+        xaxis: panel.layout.xaxis, margin: { l: 46, r: panel.layout.yaxis2 ? 46 : 14, t: 30, b: 42 },
         showlegend: panel.data.length > 1,
       });
       if (panel.layout.yaxis2) shown.yaxis2 = { ...panel.layout.yaxis2, automargin: true };
@@ -74,11 +74,12 @@
   function drawHistogram(candidate) {
     const { centres, ...shares } = candidate.histogram;
     const traces = Object.entries(shares).map(([name, y]) => ({
-      x: centres, y, name, type: "scatter", mode: "lines", fill: "tozeroy",
+      // Relative to its peak: a set that lies in one bin would press the others flat.
+      x: centres, y: y.map((share) => share / (Math.max(...y) || 1)), customdata: y, name, mode: "lines", fill: "tozeroy",
       line: { shape: "hvh", color: colour(name), width: 2, dash: name === "augmented" ? "dot" : "solid" },
-      fillcolor: colour(name) + "2E", hovertemplate: "%{x:.3g}: %{y:.1%}",
+      fillcolor: colour(name) + "2E", hovertemplate: "%{x:.3g}: %{customdata:.1%}",
     }));
-    Plotly.react("histogram", traces, layout({ xaxis: { title: { text: "score" } }, yaxis: { tickformat: ".0%" } }), config);
+    Plotly.react("histogram", traces, layout({ xaxis: { title: { text: "score" } }, yaxis: { showticklabels: false, rangemode: "tozero" } }), config);
   }
 
   function drawCurve(candidate) {
@@ -169,9 +170,8 @@
     document.querySelector("#candidates tbody").append(...rows.toSorted(compare));
   }));
 
-  data.panels.forEach(() => element("panels").append(document.createElement("div")));
   select(current);
-  [...element("panels").children].forEach((plot) => {
+  plots.forEach((plot) => {
     plot.on("plotly_click", (event) => {
       const place = event.points[0].customdata;
       if (place !== undefined) select(place);
