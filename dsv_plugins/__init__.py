@@ -23,7 +23,14 @@ from dsv_plugins.errors import (
 )
 from dsv_plugins.hookspecs import hookimpl
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
-from dsv_plugins.records import AugmentationPlugin, DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
+from dsv_plugins.observers import Observer
+from dsv_plugins.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    SelectorPlugin,
+)
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.spaces import Range
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
@@ -48,6 +55,8 @@ __all__ = [
     "ExecutorPlugin",
     "Health",
     "InputError",
+    "Observer",
+    "ObserverPlugin",
     "Outcome",
     "PluginConflictError",
     "PluginError",

@@ -10,25 +10,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from dsv_plugins.dataset import Dataset, open_dataset
 from dsv_plugins.errors import TrainingError
-from dsv_plugins.interfaces import DetectorEncoder, Progress
-from dsv_plugins.losses import concentration
+from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Progress
+from dsv_plugins.losses import concentration, discordance, separability
 from dsv_plugins.records import AugmentationPlugin, DetectorEncoderPlugin
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.seeds import derived_seed
-from dsv_plugins.store import RunFolder, finished_folder, read_json, write_json
+from dsv_plugins.store import EVALUATION, PREVIEW, RunFolder, finished_folder, read_json, write_json
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 __all__ = ["Job", "evaluate", "load_evaluation", "make_detector", "threads", "work"]
 
-AUGMENTED_COPIES = 1
-"""Sets the draws of the augmented copies apart from those of the training."""
+AUGMENTED_COPIES, PREVIEW_COPIES, SCORED_COPIES = 1, 2, 3
+"""Set the draws of augmented copies apart from those of the training, and from each other."""
+PREVIEW_IMAGES = 4
+SCORED_BATCH = 64
 PROGRESS_SECONDS = 0.5
-EVALUATION = "evaluation"
 DETECTOR = "detector"
 
 
@@ -74,6 +77,8 @@ def work(job: Job) -> float:
         )
     with finished_folder(run.candidate(job.candidate.id, job.updates)) as folder:
         _save_evaluation(folder, evaluation, curve)
+        augmentation = registry.create(AugmentationPlugin, job.candidate.augmentation, job.candidate.params)
+        np.save(folder / PREVIEW, _preview(dataset.train, augmentation, job.candidate.seed))
         (folder / DETECTOR).mkdir()
         detector.save(folder / DETECTOR)
     return time.monotonic() - started
@@ -121,6 +126,7 @@ def evaluate(
         train=detector.score(dataset.train),
         test=detector.score(dataset.test),
         holdout=None if holdout is None else detector.score(holdout),
+        augmented=_score_augmented(detector, dataset.train, augmentation, candidate.seed),
     )
     if not all(torch.isfinite(part).all() for part in (embeddings.train, embeddings.augmented, embeddings.test)):
         raise TrainingError("the training ended with embeddings that are not finite; try a smaller learning rate")
@@ -158,9 +164,30 @@ def _save_evaluation(folder: Path, evaluation: Evaluation, curve: list[tuple[int
         "candidate": asdict(evaluation.candidate),
         "health": asdict(evaluation.health),
         "timings": dict(evaluation.timings),
+        "measures": _measures(evaluation.embeddings),
         "curve": curve,
     }
     write_json(folder / f"{EVALUATION}.json", record)
+
+
+def _preview(train: Tensor, augmentation: Augmentation, seed: int) -> np.ndarray[Any, Any]:
+    """The first train images under the augmentation: every candidate of a study has the same images and draws."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, PREVIEW_COPIES))
+    copies = augmentation(train[:PREVIEW_IMAGES].float() / 255, generator=generator)
+    return (copies.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+
+
+def _score_augmented(detector: DetectorEncoder, train: Tensor, augmentation: Augmentation, seed: int) -> Tensor:
+    """The scores of one augmented copy of each train image, in batches, since copies are floats."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, SCORED_COPIES))
+    batches = (train[start : start + SCORED_BATCH].float() / 255 for start in range(0, len(train), SCORED_BATCH))
+    return torch.cat([detector.score(augmentation(batch, generator=generator)) for batch in batches])
+
+
+def _measures(embeddings: Embeddings) -> dict[str, float]:
+    """The two parts of DSV, whatever the selectors: the report shows them beside every loss."""
+    sets = (embeddings.train, embeddings.augmented, embeddings.test)
+    return {"discordance": float(discordance(*sets)), "separability": float(separability(*sets))}
 
 
 def _part(tensors: Mapping[str, torch.Tensor], part: str) -> dict[str, Any]:

@@ -11,9 +11,15 @@ from collections.abc import Iterable
 
 import pluggy
 
-from dsv_plugins.records import AugmentationPlugin, DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
+from dsv_plugins.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    SelectorPlugin,
+)
 
-__all__ = ["PROJECT", "augmentation", "detector_encoder", "executor", "hookimpl", "selector"]
+__all__ = ["PROJECT", "augmentation", "detector_encoder", "executor", "hookimpl", "observer", "selector"]
 
 PROJECT = "dsv_plugins"
 
@@ -69,4 +75,18 @@ def executor() -> ExecutorPlugin | Iterable[ExecutorPlugin]:  # type: ignore[emp
 
     Returns:
         One record or several. Each factory returns an `Executor`.
+    """
+
+
+# ---------------------------------------------------------------------------
+# Who is told how it goes
+# ---------------------------------------------------------------------------
+
+
+@hookspec
+def observer() -> ObserverPlugin | Iterable[ObserverPlugin]:  # type: ignore[empty-body]
+    """Loggers and displays. A study tells those that its `observers` setting names.
+
+    Returns:
+        One record or several. Each factory returns an `Observer`.
     """

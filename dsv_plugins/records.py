@@ -13,6 +13,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from dsv_plugins.errors import shown
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Selector
+from dsv_plugins.observers import Observer
 from dsv_plugins.spaces import Range, Space, space_problems
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "AugmentationPlugin",
     "DetectorEncoderPlugin",
     "ExecutorPlugin",
+    "ObserverPlugin",
     "Plugin",
     "SelectorPlugin",
     "record_problems",
@@ -98,8 +100,16 @@ class ExecutorPlugin(Plugin[Executor]):
     kind: ClassVar[str] = "executor"
 
 
+@dataclass(frozen=True)
+class ObserverPlugin(Plugin[Observer]):
+    """Someone who is told what happens in a study, such as a logger; returned by the `observer` hook."""
+
+    kind: ClassVar[str] = "observer"
+
+
 RECORDS: Mapping[str, type[Plugin[object]]] = {
-    record.kind: record for record in (AugmentationPlugin, DetectorEncoderPlugin, SelectorPlugin, ExecutorPlugin)
+    record.kind: record
+    for record in (AugmentationPlugin, DetectorEncoderPlugin, SelectorPlugin, ExecutorPlugin, ObserverPlugin)
 }
 """The record class that belongs to each hook."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import StoreError
 from dsv_plugins.evaluate import load_evaluation
@@ -17,10 +17,10 @@ from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.store import RunFolder, read_json, verify
 from dsv_plugins.types import Candidate, Evaluation, Health
 
-__all__ = ["CONCENTRATED", "CandidateResult", "Choice", "Result", "load_model"]
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
-CONCENTRATED = 0.5
-"""Above this concentration, the train embeddings are not dense in the sense that the theory of DSV presumes."""
+__all__ = ["CandidateResult", "Choice", "Result", "load_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CandidateResult:
     @property
     def concentrated(self) -> bool:
         """Whether its train embeddings are dense, as DSV presumes; unknown counts as not."""
-        return self.health is not None and self.health.concentration <= CONCENTRATED
+        return self.health is not None and self.health.concentrated
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Result:
         selected: The choice of each selector; the first is the one whose detector is kept as the model.
         candidates: Every candidate, in grid order.
         updates_spent: The training updates that the candidates cost in all.
+        confidence: For each selector that judges a candidate alone, the share of bootstrap resamples of the test images
+            in which each candidate wins, by its id.
         notes: What the user should know, a line each.
         plugins: Plugins that are in no package, as given to the study.
     """
@@ -76,6 +78,7 @@ class Result:
     selected: Mapping[str, Choice]
     candidates: Sequence[CandidateResult]
     updates_spent: int | None
+    confidence: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
 
@@ -99,6 +102,18 @@ class Result:
         from dsv_plugins.tables import render_candidates
 
         return render_candidates(self)
+
+    def plot(self) -> Figure:
+        """The main chart of the report, for a notebook: the loss of every candidate with its two parts beside it."""
+        from dsv_plugins.report import main_figure, read_run
+
+        return main_figure(read_run(self.run))
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Write the report, a page that shows why; into the run folder where no path is given."""
+        from dsv_plugins.report import build_report
+
+        return build_report(self.run, None if path is None else Path(path))
 
     def as_json(self) -> dict[str, Any]:
         """The result as one JSON object; a loss that is not finite is null."""
@@ -127,8 +142,31 @@ class Result:
                 }
                 for entry in self.candidates
             ],
+            "confidence": {name: dict(shares) for name, shares in self.confidence.items()},
             "updates_spent": self.updates_spent,
             "notes": list(self.notes),
+        }
+
+    def as_selection(self) -> dict[str, Any]:
+        """What `selection.json` keeps: nothing that differs between two runs of one study, such as times."""
+        return {
+            "candidates": [
+                {
+                    "id": entry.candidate.id,
+                    "augmentation": entry.candidate.augmentation,
+                    "params": dict(entry.candidate.params),
+                    "status": entry.status,
+                    "reason": entry.reason,
+                    "updates": entry.updates,
+                }
+                for entry in self.candidates
+            ],
+            "selected": {name: {"id": made.candidate.id, "loss": made.loss} for name, made in self.selected.items()},
+            "losses": {
+                entry.candidate.id: {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}
+                for entry in self.candidates
+            },
+            "confidence": {name: dict(shares) for name, shares in self.confidence.items()},
         }
 
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError
 from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
 from dsv_plugins.images import BadFile
-from dsv_plugins.observers import Observer
-from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, SelectorPlugin
+from dsv_plugins.interfaces import Outcome
+from dsv_plugins.observers import Observer, Observers
+from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.result import CONCENTRATED, CandidateResult, Choice, Result, finite_or_none
+from dsv_plugins.result import CandidateResult, Choice, Result
 from dsv_plugins.search import grid_search, halving
 from dsv_plugins.selection import choose
 from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
 from dsv_plugins.study import SEARCHES, Study
 from dsv_plugins.types import Candidate, Evaluation
+from dsv_plugins.watching import Watcher
 
 __all__ = ["Run"]
 
@@ -34,8 +39,9 @@ class Run:
 
     def __init__(self, study: Study, observer: Observer) -> None:
         self.study = study
-        self.observer = observer
         self.registry = build_registry(study.plugins)
+        plugins = {name: self.registry.create(ObserverPlugin, name) for name in study.told}
+        self.observer = Observers(observer, plugins)
         self.folder = RunFolder(study.folder())
         self.stored: dict[str, int | None] = {}
         self.failures: dict[str, str] = {}
@@ -59,14 +65,18 @@ class Run:
             for file in self.prepare_images(self.folder.data):
                 self._note(f"left out: {file}")
             candidates = study.candidates(self.registry, self._context())
+            self.observer.started(self.folder.path, candidates)
             evaluations = self._search(candidates)
             finals = [candidate for candidate in candidates if candidate.id in evaluations]
             if not finals:
                 raise TrainingError(f"every candidate failed; the first: {next(iter(self.failures.values()))}")
             losses = self._losses([evaluations[candidate.id] for candidate in finals])
             selected = {name: self._choice(finals, values) for name, values in losses.items()}
-            result = self._collect(candidates, finals, evaluations, losses, selected)
+            confidence = self._confidence([evaluations[candidate.id] for candidate in finals], list(selected))
+            result = self._collect(candidates, finals, evaluations, losses, selected, confidence)
             self._keep(result)
+            for name, choice in selected.items():
+                self.observer.selected(name, choice.candidate, choice.loss)
             return result
 
     def prepare_images(self, folder: Path) -> Sequence[BadFile]:
@@ -96,11 +106,11 @@ class Run:
                         f"{self.folder.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; "
                         "give another --out"
                     )
-            self.folder.note("resumed", pid=os.getpid())
+            self.folder.note("resumed", pid=os.getpid(), command=_command())
         else:
             versions = {name: metadata.version(name) for name in ("dsv-plugins", "torch", "torchvision", "lightning")}
             write_json(self.folder.study, {"format": FORMAT, "identity": identity, "versions": versions})
-            self.folder.note("started", pid=os.getpid())
+            self.folder.note("started", pid=os.getpid(), command=_command())
 
     def _context(self) -> dict[str, str]:
         dataset = open_dataset(self.folder.data)
@@ -128,19 +138,10 @@ class Run:
             Job(self.folder.path, candidate, updates, continues, self.study.threads, self.study.plugins)
             for candidate in missing
         ]
-        for outcome in self.executor.run(work, jobs) if jobs else ():
-            candidate = missing[outcome.index]
-            if isinstance(outcome.error, StoreError):
-                raise outcome.error
-            if outcome.error is not None:
-                reason = _reason(outcome.error)
-                self.failures[candidate.id] = reason
-                self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
-                self.observer.failed(candidate, reason)
-            else:
-                assert outcome.value is not None
-                self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
-                self.observer.finished(candidate, outcome.value)
+        with Watcher(self.folder.progress, missing, self.observer) as watcher:
+            for outcome in self.executor.run(work, jobs) if jobs else ():
+                watcher.end(missing[outcome.index])
+                self._take(missing[outcome.index], updates, outcome)
         evaluations = {}
         for candidate in candidates:
             if candidate.id not in self.failures:
@@ -148,6 +149,20 @@ class Run:
                 self.spent += (updates or 0) - (continues or 0)
                 evaluations[candidate.id] = load_evaluation(self.folder.candidate(candidate.id, updates))
         return evaluations
+
+    def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
+        """Note how a training ended, and tell."""
+        if isinstance(outcome.error, StoreError):
+            raise outcome.error
+        if outcome.error is not None:
+            reason = _reason(outcome.error)
+            self.failures[candidate.id] = reason
+            self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
+            self.observer.failed(candidate, reason)
+        else:
+            assert outcome.value is not None
+            self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
+            self.observer.finished(candidate, outcome.value)
 
     def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
         folder = self.folder.candidate(candidate.id, updates)
@@ -184,6 +199,19 @@ class Run:
                 self._note(f"{name!r} has no finite loss for {', '.join(unusable)}; they rank last")
         return losses
 
+    def _confidence(self, evaluations: Sequence[Evaluation], names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """How often each candidate would win on other test images, for the selectors of which that can be asked."""
+        confidence = {}
+        for name in names:
+            if self.registry.get(SelectorPlugin, name).judges_alone:
+                try:
+                    shares = win_shares(self.registry.create(SelectorPlugin, name), evaluations, seed=self.study.seed)
+                except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
+                    self._note(f"how clear the choice by {name!r} is cannot be told: {_reason(error)}")
+                    continue
+                confidence[name] = {e.candidate.id: share for e, share in zip(evaluations, shares, strict=True)}
+        return confidence
+
     def _choice(self, candidates: Sequence[Candidate], losses: Sequence[float]) -> Choice:
         index = choose(losses)
         return Choice(candidates[index], losses[index])
@@ -195,6 +223,7 @@ class Run:
         evaluations: Mapping[str, Evaluation],
         losses: Mapping[str, Sequence[float]],
         selected: Mapping[str, Choice],
+        confidence: Mapping[str, Mapping[str, float]],
     ) -> Result:
         by_candidate = {
             candidate.id: {name: values[index] for name, values in losses.items()}
@@ -218,7 +247,7 @@ class Run:
             )
         chosen = next(iter(selected.values())).candidate
         health = evaluations[chosen.id].health
-        if health is not None and not health.concentration <= CONCENTRATED:
+        if health is not None and not health.concentrated:
             self._note(
                 f"the chosen {chosen} has a concentration of {health.concentration:.2f}, where DSV presumes far less "
                 "than 1: its training did not bring the normal images close together; more updates may choose better"
@@ -228,6 +257,7 @@ class Run:
             selected=selected,
             candidates=entries,
             updates_spent=None if self.budget is None else self.spent,
+            confidence=confidence,
             notes=self.notes,
             plugins=self.study.plugins,
         )
@@ -235,16 +265,7 @@ class Run:
     def _keep(self, result: Result) -> None:
         """Write the selection and the chosen model."""
         first, choice = next(iter(result.selected.items()))
-        selection = {
-            "selected": {
-                name: {"id": entry.candidate.id, "loss": entry.loss} for name, entry in result.selected.items()
-            },
-            "losses": {
-                entry.candidate.id: {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}
-                for entry in result.candidates
-            },
-        }
-        write_json(self.folder.selection, selection)
+        write_json(self.folder.selection, result.as_selection())
         source = self.folder.candidate(choice.candidate.id, self.stored[choice.candidate.id]) / DETECTOR
         with finished_folder(self.folder.model) as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -279,6 +300,12 @@ def _check_settings(study: Study, registry: Registry) -> None:
             f"halving drops candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
             f"put one of {alone} first"
         )
+
+
+def _command() -> str:
+    """The command line of this process, as one would type it."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["dsv" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def _reason(error: BaseException) -> str:

@@ -6,13 +6,16 @@
       lock                 held by the process that works on the run
       data/                the images as arrays, and their list
       candidates/ID-N/     what candidate ID was after N updates: written once, never changed
-        evaluation.json      candidate, health, timings, training curve
+        evaluation.json      candidate, health, timings, discordance and separability, training curve
         evaluation.safetensors   embeddings and scores
+        preview.npy          a few train images under its augmentation
         detector/            the trained detector
         manifest.json        the checksum of every other file
       progress/ID          where a training stands; only for display
-      selection.json       losses and choices
+      selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
+      worth.json           AUCs, where a benchmark or the demo knows the labels
       model/               the chosen detector, with a manifest
+      report.html          the page that shows why
 
 A finished folder appears by one rename after everything in it is on the disk. Nothing is pickled.
 """
@@ -35,10 +38,22 @@ from safetensors import SafetensorError
 
 from dsv_plugins.errors import StoreError
 
-__all__ = ["FORMAT", "RunFolder", "finished_folder", "read_json", "verify", "write_json", "write_text"]
+__all__ = [
+    "EVALUATION",
+    "FORMAT",
+    "PREVIEW",
+    "RunFolder",
+    "finished_folder",
+    "read_json",
+    "verify",
+    "write_json",
+    "write_text",
+]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+EVALUATION = "evaluation"
+PREVIEW = "preview.npy"
 
 
 class RunFolder:
@@ -50,6 +65,8 @@ class RunFolder:
         self.selection = self.path / "selection.json"
         self.data = self.path / "data"
         self.model = self.path / "model"
+        self.report = self.path / "report.html"
+        self.worth = self.path / "worth.json"
         self.progress = self.path / "progress"
         self.candidates = self.path / "candidates"
         self._journal = self.path / "journal.jsonl"

@@ -45,6 +45,7 @@ class Study:
         seed: Fixes every draw.
         holdout: Share of the train images to keep out of training, for selectors that want unseen normals.
         executor: Name of the executor plugin.
+        observers: Name of an observer plugin, or several, to tell what happens, such as loggers.
         workers: How many candidates at once, for executors that have workers.
         threads: Threads of each training. Results are the same whatever the executor, not whatever the threads.
         image_size: Height and width to load images at; the detector's own where None.
@@ -65,6 +66,7 @@ class Study:
     seed: int = 0
     holdout: float = 0.0
     executor: str = "processes"
+    observers: str | Sequence[str] = ()
     workers: int | None = None
     threads: int = 1
     image_size: int | None = None
@@ -74,6 +76,9 @@ class Study:
 
     def run(self, observer: Observer | None = None) -> Result:
         """Do what is not done yet, and select.
+
+        Args:
+            observer: Told what happens, beside the observer plugins that the study names.
 
         Raises:
             InputError: A setting or a file is wrong.
@@ -93,6 +98,11 @@ class Study:
     def selectors(self) -> tuple[str, ...]:
         """The names of the selectors, the deciding one first."""
         return _names(self.selector, "selector")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The names of the observer plugins."""
+        return _names(self.observers, "observers") if self.observers else ()
 
     def candidates(self, registry: Registry, context: Mapping[str, str]) -> list[Candidate]:
         """The pool, in grid order: every point of every augmentation's search space."""

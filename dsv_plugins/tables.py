@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["candidates_table", "render_candidates"]
 
-FIXED_WIDTH = 64
+FIXED_WIDTH = 70
 """What the columns other than losses need, roughly."""
 LOSS_WIDTH = 12
 
@@ -32,13 +32,15 @@ def candidates_table(result: Result, *, width: int, aucs: Mapping[str, float] | 
     selectors = list(result.selected)[: max(1, (width - FIXED_WIDTH) // LOSS_WIDTH)]
     table = Table(box=None, pad_edge=False)
     table.add_column("candidate", no_wrap=True)
-    for heading in (*selectors, *(["AUC"] if aucs else []), "accuracy", "conc.", "s"):
+    wins = result.confidence.get(selectors[0])
+    for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "acc.", "conc.", "s"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     table.add_column("status", overflow="fold")
     for entry in result.candidates:
         table.add_row(
             Text(str(entry.candidate)),
             *(_loss(entry, name, result) for name in selectors),
+            *([_number(wins.get(entry.candidate.id), ".0%")] if wins else []),
             *([_number(aucs.get(entry.candidate.id), ".3f")] if aucs else []),
             _number(entry.health.training_accuracy if entry.health else None, ".2f"),
             _concentration(entry),

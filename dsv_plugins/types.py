@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores"]
 
+CONCENTRATED = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -85,11 +87,15 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`."""
+    """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`.
+
+    Those of the augmented copies are for people who look at the run: None in runs of before they were kept.
+    """
 
     train: Tensor
     test: Tensor
     holdout: Tensor | None = None
+    augmented: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,11 @@ class Health:
 
     training_accuracy: float | None
     concentration: float
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether the train embeddings are dense in the sense that the theory of DSV presumes."""
+        return self.concentration <= CONCENTRATED
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -254,7 +254,7 @@ def test_version(run):
 @pytest.mark.parametrize(
     ("arguments", "start", "parts"),
     [
-        ([], "dsv: ", ["plugins", "check", "see 'dsv --help'"]),
+        ([], "dsv: ", ["select", "plugins", "see 'dsv --help'"]),
         (["plugin"], "dsv: ", ["'plugin'", "'plugins'", "see 'dsv --help'"]),
         (["plugins", "--jsn"], "dsv plugins: ", ["--jsn", "see 'dsv plugins --help'"]),
         (["plugins", "extra"], "dsv plugins: ", ["extra", "see 'dsv plugins --help'"]),

@@ -12,6 +12,8 @@ from dsv_plugins import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
+    Observer,
+    ObserverPlugin,
     Outcome,
     SelectorPlugin,
     build_registry,
@@ -87,3 +89,22 @@ def test_hook_executor():
 
     outcomes = list(build_registry([Plugins()]).create(ExecutorPlugin, "backwards").run(abs, [-1, -2]))
     assert outcomes == [Outcome(1, 2), Outcome(0, 1)]
+
+
+def test_hook_observer():
+    class Notes(Observer):
+        def __init__(self):
+            self.lines = []
+
+        def noted(self, message):
+            self.lines.append(message)
+
+    class Plugins:
+        @hookimpl
+        def observer(self):
+            return ObserverPlugin("notes", Notes)
+
+    notes = build_registry([Plugins()]).create(ObserverPlugin, "notes")
+    notes.noted("a line")
+    notes.selected("dsv", None, 0.5)  # an event that it does not override
+    assert notes.lines == ["a line"]

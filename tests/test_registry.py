@@ -599,13 +599,15 @@ def test_a_wrapper_is_no_hook_of_ours():
 
 def test_a_plugin_without_hooks_is_named():
     assert reasons(SimpleNamespace(augmentation=lambda: None)) == [
-        "implements no hook; mark a function with @hookimpl, named augmentation, detector_encoder, selector or executor"
+        "implements no hook; mark a function with @hookimpl, "
+        "named augmentation, detector_encoder, selector, executor or observer"
     ]
 
 
 def test_a_hook_that_is_nothing_like_ours_lists_ours():
     assert reasons(plugin_module(pytest_configure=lambda: None)) == [
-        "there is no hook named 'pytest_configure'; the hooks are augmentation, detector_encoder, selector, executor"
+        "there is no hook named 'pytest_configure'; the hooks are augmentation, detector_encoder, selector, "
+        "executor, observer"
     ]
 
 
@@ -704,6 +706,7 @@ def test_the_hooks_of_the_specs_are_those_of_the_records():
         "DetectorEncoderPlugin",
         "SelectorPlugin",
         "ExecutorPlugin",
+        "ObserverPlugin",
     }
 
 

@@ -28,6 +28,8 @@ from dsv_plugins import (
     DetectorEncoderPlugin,
     ExecutorPlugin,
     InputError,
+    Observer,
+    ObserverPlugin,
     Outcome,
     Range,
     ScoreError,
@@ -41,6 +43,7 @@ from dsv_plugins.testing import (
     check_augmentation,
     check_detector_encoder,
     check_executor,
+    check_observer,
     check_selector,
     parametrize_with_checks,
     run_checks,
@@ -57,9 +60,15 @@ def example(interface: type) -> ModuleType:
     return module
 
 
-STRIPE, LINEAR, SPREAD, THREADS = (
+STRIPE, LINEAR, SPREAD, THREADS, LINES = (
     example(interface)
-    for interface in (interfaces.Augmentation, interfaces.DetectorEncoder, interfaces.Selector, interfaces.Executor)
+    for interface in (
+        interfaces.Augmentation,
+        interfaces.DetectorEncoder,
+        interfaces.Selector,
+        interfaces.Executor,
+        Observer,
+    )
 )
 
 
@@ -481,7 +490,23 @@ BROKEN_EXECUTORS = [
     Broken("runs_again", ExecutorPlugin("broken", Once)),
 ]
 
-BROKEN = BROKEN_AUGMENTATIONS + BROKEN_DETECTOR_ENCODERS + BROKEN_SELECTORS + BROKEN_EXECUTORS
+# ---------------------------------------------------------------------------
+# Broken observers
+# ---------------------------------------------------------------------------
+
+
+class Forgetful(Observer):
+    def finished(self, candidate):
+        """Takes no seconds."""
+
+
+BROKEN_OBSERVERS = [
+    Broken("has_sound_record", ObserverPlugin("broken", lambda folder: Observer()), along=None),
+    Broken("is_an_observer", ObserverPlugin("broken", object), along=None),
+    Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Forgetful)),
+]
+
+BROKEN = BROKEN_AUGMENTATIONS + BROKEN_DETECTOR_ENCODERS + BROKEN_SELECTORS + BROKEN_EXECUTORS + BROKEN_OBSERVERS
 
 
 def record_of(module: ModuleType) -> Plugin:
@@ -501,6 +526,7 @@ def failed_checks(record: Plugin) -> set[str]:
         (LINEAR, check_detector_encoder),
         (SPREAD, check_selector),
         (THREADS, check_executor),
+        (LINES, check_observer),
     ],
     ids=lambda value: value.__name__,
 )
@@ -518,7 +544,7 @@ def test_a_broken_plugin_fails_the_check_that_is_meant_to_find_it(broken: Broken
         assert failed == {broken.meant, *broken.along}
 
 
-@pytest.mark.parametrize("module", [STRIPE, LINEAR, SPREAD, THREADS], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [STRIPE, LINEAR, SPREAD, THREADS, LINES], ids=lambda module: module.__name__)
 def test_every_check_can_fail(module: ModuleType) -> None:
     record = record_of(module)
     found = {broken.meant for broken in BROKEN if broken.record.kind == record.kind}
@@ -601,7 +627,7 @@ def test_an_unknown_check_is_an_error_at_once() -> None:
         run_checks(augmentation(honest), {"keeps_shapes": "?"})
 
 
-@pytest.mark.parametrize("front_end", [check_detector_encoder, check_selector, check_executor])
+@pytest.mark.parametrize("front_end", [check_detector_encoder, check_selector, check_executor, check_observer])
 def test_a_front_end_refuses_a_record_of_another_kind(front_end: Callable) -> None:
     with pytest.raises(InputError, match="is not a record of"):
         front_end(augmentation(honest))

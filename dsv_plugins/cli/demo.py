@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
+from dsv_plugins.cli.report import write_report
 from dsv_plugins.cli.select import conduct, show
 from dsv_plugins.cli.terminal import Terminal, literal
 
@@ -39,7 +40,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.records import AugmentationPlugin, SelectorPlugin
     from dsv_plugins.registry import build_registry
     from dsv_plugins.spaces import grid
-    from dsv_plugins.store import verify
+    from dsv_plugins.store import RunFolder, verify, write_json
     from dsv_plugins.study import Study
 
     folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"
@@ -62,13 +63,14 @@ def run(arguments: Namespace) -> int:
     )
     result = conduct(study, as_json=arguments.json)
     value = worth(result, labels_of(result.run))
+    auc = {"candidates": value.candidates, "chosen": value.chosen}
+    write_json(RunFolder(result.run).worth, auc)
+    report = write_report(result.run)
     terminal = Terminal()
     if arguments.json:
-        terminal.print_json_object(
-            {**result.as_json(), "auc": {"candidates": value.candidates, "chosen": value.chosen}}
-        )
+        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": auc})
         return 0
-    show(result, as_json=False, aucs=value.candidates)
+    show(result, as_json=False, report=report, aucs=value.candidates)
     _show_worth(result, value, terminal)
     terminal.print(literal(f"the images are in {task}"), soft_wrap=True)
     return 0

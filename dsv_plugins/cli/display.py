@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +14,6 @@ from dsv_plugins.observers import Observer
 from dsv_plugins.types import Candidate
 
 __all__ = ["Display"]
-
-POLL_SECONDS = 0.5
 
 
 class Display(Observer):
@@ -41,24 +36,14 @@ class Display(Observer):
         self._parts: dict[str, float] = {}
         self._whole: TaskID | None = None
         self._done = 0
-        self._started = 0.0
-        self._files = Path()
-        self._rows = threading.Lock()  # the watcher must not bring back the row of a candidate that has just ended
-        self._stop = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Display:
         self._progress.start()
-        if self._console.is_terminal:
-            self._watcher.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        if self._watcher.is_alive():
-            self._watcher.join()
         self._progress.stop()
 
     def decoding(self, images: str, done: int, planned: int) -> None:
@@ -72,17 +57,24 @@ class Display(Observer):
 
     def dispatching(self, run: Path, candidates: Sequence[Candidate], updates: int | None) -> None:
         """Start a round of trainings."""
-        self._files = run / "progress"
         self._waiting = {candidate.id: candidate for candidate in candidates}
         self._done = 0
         if not candidates:
             self._say("every candidate is trained already")
             return
         self._say(f"training {len(candidates)} candidates{f' for {updates} updates' if updates else ''}")
-        self._started = time.time()
         if self._whole is not None:
             self._progress.remove_task(self._whole)
         self._whole = self._progress.add_task("all candidates", total=len(candidates), detail="")
+
+    def updated(self, candidate: Candidate, update: int, planned: int, loss: float) -> None:
+        """Move the bar of a training."""
+        if candidate.id not in self._training:
+            self._training[candidate.id] = self._progress.add_task(escape(str(candidate)), total=planned, detail="")
+        detail = f"{update}/{planned} loss {loss:.3f}"
+        self._progress.update(self._training[candidate.id], completed=update, detail=detail)
+        self._parts[candidate.id] = update / planned
+        self._show_whole()
 
     def finished(self, candidate: Candidate, seconds: float) -> None:
         """Take a candidate off the display."""
@@ -102,39 +94,15 @@ class Display(Observer):
         return self._done + len(self._waiting)
 
     def _end(self, candidate: Candidate) -> None:
-        with self._rows:
-            self._waiting.pop(candidate.id, None)
-            self._parts.pop(candidate.id, None)
-            if candidate.id in self._training:
-                self._progress.remove_task(self._training.pop(candidate.id))
-            self._done += 1
-            self._show_whole()
+        self._waiting.pop(candidate.id, None)
+        self._parts.pop(candidate.id, None)
+        if candidate.id in self._training:
+            self._progress.remove_task(self._training.pop(candidate.id))
+        self._done += 1
+        self._show_whole()
 
     def _say(self, line: str) -> None:
         self._console.print(escape(line), soft_wrap=True, highlight=False)
-
-    def _watch(self) -> None:
-        """Read how far the trainings are from the run folder, wherever they run."""
-        while not self._stop.wait(POLL_SECONDS):
-            for candidate in list(self._waiting.values()):
-                file = self._files / candidate.id
-                try:
-                    if file.stat().st_mtime < self._started - 1:
-                        continue  # of an earlier run that was interrupted
-                    state = json.loads(file.read_text())
-                except (OSError, ValueError):
-                    continue
-                with self._rows:
-                    if candidate.id in self._waiting:
-                        self._show(candidate, **state)
-
-    def _show(self, candidate: Candidate, update: int, planned: int, loss: float) -> None:
-        if candidate.id not in self._training:
-            self._training[candidate.id] = self._progress.add_task(escape(str(candidate)), total=planned, detail="")
-        detail = f"{update}/{planned} loss {loss:.3f}"
-        self._progress.update(self._training[candidate.id], completed=update, detail=detail)
-        self._parts[candidate.id] = update / planned
-        self._show_whole()
 
     def _show_whole(self) -> None:
         if self._whole is not None:  # trainings under way count in part, so that the time left is known early

@@ -12,13 +12,13 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from dsv_plugins.cli import bench, check, demo, plugins, score, select
+from dsv_plugins.cli import bench, check, demo, plugins, report, score, select
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import DSVError, described, one_line
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...] = (select, score, demo, bench, plugins, check)
+COMMANDS: tuple[ModuleType, ...] = (select, score, report, demo, bench, plugins, check)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
 EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 1, 2, 130

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+from dsv_plugins.cli.report import write_report
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 
@@ -67,6 +67,7 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--image-size", type=int, help="height and width in pixels")
     parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
+    parser.add_argument("--observers", default="", help="observer plugins to tell what happens, as a,b,c")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--threads", type=int, default=1, help="threads of each training")
 
@@ -82,7 +83,8 @@ def run(arguments: Namespace) -> int:
 
         show_plan(study, as_json=arguments.json)
     else:
-        show(conduct(study, as_json=arguments.json), as_json=arguments.json)
+        result = conduct(study, as_json=arguments.json)
+        show(result, as_json=arguments.json, report=write_report(result.run))
     return 0
 
 
@@ -104,13 +106,13 @@ def conduct(study: Study, *, as_json: bool) -> Result:
         raise
 
 
-def show(result: Result, *, as_json: bool, aucs: Mapping[str, float] | None = None) -> None:
+def show(result: Result, *, as_json: bool, report: Path | None, aucs: Mapping[str, float] | None = None) -> None:
     """Print what a study found, with the candidates' AUCs where these are known."""
     from dsv_plugins.tables import candidates_table
 
     terminal = Terminal()
     if as_json:
-        terminal.print_json_object(result.as_json())
+        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None})
         return
     terminal.print(candidates_table(result, width=terminal.width, aucs=aucs))
     if any(entry.status == "finished" and not entry.concentrated for entry in result.candidates):
@@ -118,6 +120,8 @@ def show(result: Result, *, as_json: bool, aucs: Mapping[str, float] | None = No
     for name, choice in result.selected.items():
         terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
     terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)
+    if report is not None:
+        terminal.print(literal(f"report: {report}"), soft_wrap=True)
     command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
     terminal.print(literal(f"score new images with: {command}"), soft_wrap=True)
 
@@ -154,6 +158,7 @@ def training_settings(arguments: Namespace) -> dict[str, Any]:
         "detector": arguments.detector,
         "detector_params": detector_params,
         "executor": arguments.executor,
+        "observers": listed(arguments.observers),
         "workers": arguments.workers,
         "threads": arguments.threads,
     }
@@ -190,8 +195,8 @@ def _grid(value: object) -> dict[str, list[object]]:
 
 
 def _plain(value: str) -> object:
-    """A number where it reads as one; YAML alone would take 1e-5 for text."""
+    """A number where it reads as one, and text where it does not."""
     try:
         return int(value) if value.lstrip("+-").isdigit() else float(value)
     except ValueError:
-        return yaml.safe_load(value)
+        return value

@@ -14,6 +14,7 @@ from dsv_plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
+    ObserverPlugin,
     Plugin,
     SelectorPlugin,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "check_augmentation",
     "check_detector_encoder",
     "check_executor",
+    "check_observer",
     "check_selector",
     "parametrize_with_checks",
     "run_checks",
@@ -94,6 +96,11 @@ def check_selector(record: SelectorPlugin, *, expected_failed_checks: Expected |
 def check_executor(record: ExecutorPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
     """Run the conformance checks on an executor; `ConformanceError` names every unexpected failure."""
     return _check(ExecutorPlugin, record, expected_failed_checks)
+
+
+def check_observer(record: ObserverPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
+    """Run the conformance checks on an observer; `ConformanceError` names every unexpected failure."""
+    return _check(ObserverPlugin, record, expected_failed_checks)
 
 
 def parametrize_with_checks(

@@ -171,7 +171,7 @@ def _evaluation(index: int) -> Evaluation:
     return Evaluation(
         Candidate("kit", {"strength": index}),
         Embeddings(train, augmented, test, holdout),
-        Scores(score(train), score(test), score(holdout)),
+        Scores(score(train), score(test), score(holdout), score(augmented)),
         Health(training_accuracy=0.9, concentration=0.4),
     )
 

@@ -1,0 +1,43 @@
+"""Turn a run folder into one page that shows why its choice was made, and that works offline."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from dsv_plugins.cli.terminal import Terminal, literal
+from dsv_plugins.errors import one_line
+
+__all__ = ["add_arguments", "run", "write_report"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("run", type=str, help="the run folder of a finished `dsv select` or `dsv demo`")
+    parser.add_argument("--out", type=str, help="where to write the page; report.html in the run folder by default")
+    parser.add_argument("--open", action="store_true", help="show the page in the browser")
+
+
+def run(arguments: Namespace) -> int:
+    """Write the page, and show it where asked."""
+    from dsv_plugins.report import build_report
+
+    page = build_report(Path(arguments.run), Path(arguments.out) if arguments.out else None)
+    Terminal().print(literal(f"report: {page}"), soft_wrap=True)
+    if arguments.open:
+        webbrowser.open(page.absolute().as_uri())
+    return 0
+
+
+def write_report(folder: Path) -> Path | None:
+    """Write the report of a study that has just ended; where that fails, the selection stands and a line says why."""
+    try:
+        from dsv_plugins.report import build_report
+
+        return build_report(folder)
+    except Exception as error:
+        print(f"no report: {one_line(str(error)) or type(error).__name__}", file=sys.stderr)
+        return None

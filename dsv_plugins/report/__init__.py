@@ -1,0 +1,9 @@
+"""One page that shows why: from a run folder alone, with no plugin and no training code."""
+
+from __future__ import annotations
+
+from dsv_plugins.report.charts import main_figure
+from dsv_plugins.report.page import build_report
+from dsv_plugins.report.reading import read_run
+
+__all__ = ["build_report", "main_figure", "read_run"]

@@ -1,0 +1,141 @@
+"""What the page can show of each candidate, thinned so that a large run still opens in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsv_plugins.report.drawing import (
+    SETS,
+    coordinates,
+    extremes,
+    film,
+    histogram,
+    principal_components,
+    thin,
+    thumbnail,
+    tsne,
+)
+from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
+
+__all__ = ["Limits", "details"]
+
+MOST_POINTS, POINTS_IN_ALL = 300, 20_000
+TSNE_POINTS, TSNE_CANDIDATES = 60, 17
+MOST_CURVE_POINTS = 150
+LARGE_RUN = 40
+THUMBNAIL_SIDE, SMALL_SIDE = 96, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is drawn.
+
+    Attributes:
+        points: Embeddings of each set for each candidate.
+        extremes: Highest- and lowest-scored test images for each candidate.
+        side: Pixels of a small image.
+        tsne: The ids of the candidates with a t-SNE.
+    """
+
+    points: int
+    extremes: int
+    side: int
+    tsne: frozenset[str]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Limits:
+        """What suits the size of a run."""
+        count = max(1, len(run.shown))
+        large = count > LARGE_RUN
+        ids = [*run.selected.values(), *(candidate.id for candidate in run.shown)]
+        return cls(
+            points=min(MOST_POINTS, POINTS_IN_ALL // count),
+            extremes=min(3 if large else 6, max(1, len(run.test_files) // 2)),
+            side=SMALL_SIDE if large else THUMBNAIL_SIDE,
+            tsne=frozenset(list(dict.fromkeys(ids))[:TSNE_CANDIDATES]),
+        )
+
+    def told(self, run: RunRecord) -> list[str]:
+        """What is left out, a sentence each."""
+        notes = []
+        rows = len(run.test_files)
+        if rows > self.points:
+            notes.append(f"Maps of embeddings show {self.points} images of each set, evenly drawn (test has {rows}).")
+        if rows > TSNE_POINTS:
+            notes.append(f"t-SNE is computed on {TSNE_POINTS} images of each set.")
+        if len(self.tsne) < len(run.shown):
+            notes.append(f"t-SNE is drawn for {len(self.tsne)} of {len(run.shown)} candidates; PCA for all.")
+        notes.append("Histograms and losses are of all images.")
+        return notes
+
+
+def details(run: RunRecord, limits: Limits) -> dict[str, Any]:
+    """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
+    test = run.test_images()
+    used: set[int] = set()
+    candidates = [_candidate(run, candidate, limits, used) for candidate in run.shown]
+    return {
+        "chosen": next(place for place, candidate in enumerate(run.shown) if candidate.id == run.chosen.id),
+        "candidates": candidates,
+        "films": [_film(candidate, limits) for candidate in run.shown],
+        "thumbnails": {index: thumbnail(test[index], limits.side) for index in sorted(used)},
+        "files": {index: _file(run.test_files[index]) for index in sorted(used)},
+    }
+
+
+def _candidate(run: RunRecord, candidate: CandidateRecord, limits: Limits, used: set[int]) -> dict[str, Any]:
+    arrays = candidate.arrays()
+    embeddings = {name: arrays[f"embeddings.{name}"] for name in SETS}
+    scores = {name: arrays[f"scores.{name}"] for name in SETS if f"scores.{name}" in arrays}
+    highest, lowest = extremes(scores["test"], limits.extremes)
+    used.update(highest, lowest)
+    return {
+        "id": candidate.id,
+        "label": candidate.label,
+        "facts": _facts(run, candidate),
+        "pca": coordinates(principal_components(_thinned(embeddings, limits.points))),
+        "tsne": coordinates(tsne(_thinned(embeddings, TSNE_POINTS))) if candidate.id in limits.tsne else None,
+        "histogram": histogram(scores),
+        "highest": [[index, float(f"{scores['test'][index]:.4g}")] for index in highest],
+        "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],
+        "curve": _curve(candidate),
+    }
+
+
+def _facts(run: RunRecord, candidate: CandidateRecord) -> list[list[str]]:
+    facts = [[f"{name} loss", f"{loss:.4g}"] for name, loss in candidate.losses.items() if loss is not None]
+    facts += [[name, f"{value:.4g}"] for name, value in candidate.measures.items() if name not in candidate.losses]
+    if candidate.id in run.aucs:
+        facts.append(["AUC", f"{run.aucs[candidate.id]:.3f}"])
+    if candidate.health is not None:
+        if candidate.health.training_accuracy is not None:
+            facts.append(["training accuracy", f"{candidate.health.training_accuracy:.0%}"])
+        facts.append(["concentration", f"{candidate.health.concentration:.2f}"])
+    if candidate.seconds is not None:
+        facts.append(["trained in", f"{candidate.seconds:.0f} s"])
+    return facts
+
+
+def _curve(candidate: CandidateRecord) -> list[list[float]]:
+    points = thin(np.array(candidate.curve, dtype=float).reshape(-1, 2), MOST_CURVE_POINTS)
+    finite = [(update, loss) for update, loss in points.tolist() if math.isfinite(loss)]
+    return [[update for update, _ in finite], [float(f"{loss:.4g}") for _, loss in finite]]
+
+
+def _film(candidate: CandidateRecord, limits: Limits) -> str | None:
+    images = candidate.preview()
+    return None if images is None else film(images, limits.side * 3 // 4)
+
+
+def _thinned(sets: dict[str, Array], limit: int) -> dict[str, Array]:
+    return {name: thin(points, limit) for name, points in sets.items()}
+
+
+def _file(path: str) -> str:
+    """The last two parts of a path: what people call an image."""
+    return "/".join(Path(path).parts[-2:])

@@ -1,0 +1,81 @@
+"""The page: everything it needs inside one file, so that it opens anywhere and fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from dsv_plugins.errors import StoreError
+from dsv_plugins.report.charts import panels
+from dsv_plugins.report.details import Limits, details
+from dsv_plugins.report.reading import read_run
+from dsv_plugins.report.summary import agreement, answer, worth
+from dsv_plugins.store import RunFolder
+
+__all__ = ["build_report"]
+
+
+def build_report(run: Path, target: Path | None = None) -> Path:
+    """Write the report of a run folder as one self-contained HTML page.
+
+    Args:
+        run: The run folder of a finished study.
+        target: Where to write the page; `report.html` in the run folder where None.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        StoreError: The run folder has no selection, a file of it is damaged, or the page cannot be written.
+    """
+    record = read_run(run)
+    limits = Limits.of(record)
+    figures = panels(record)
+    content = {**details(record, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
+    scripts = [Markup(script) for script in (get_plotlyjs(), _asset("report.js"))]  # noqa: S704 — ours, not data
+    environment = Environment(
+        loader=PackageLoader("dsv_plugins.report", "assets"), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("report.html").render(
+        run=record,
+        answer=answer(record),
+        agreement=agreement(record),
+        worth=worth(record),
+        titles=[figure.layout.title.text for figure in figures],
+        limits=limits.told(record),
+        films=content.pop("films"),
+        style=Markup(_asset("report.css")),  # noqa: S704 — ours, not data
+        scripts=scripts,
+        hashes=[_hash(script) for script in scripts],
+        data=Markup(_embedded(content)),  # noqa: S704 — no `<` is left in it
+    )
+    target = RunFolder(run).report if target is None else target
+    try:
+        partial = target.with_name(f".{target.name}.partial")
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written ({error.strerror}); give another --out") from error
+    return target
+
+
+def _embedded(content: dict[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("dsv_plugins.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """What the page's security policy lets run: these scripts, and none that a name could smuggle in."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}"

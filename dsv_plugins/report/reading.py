@@ -1,0 +1,189 @@
+"""A run folder as the report sees it: plain records and numpy arrays."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from dsv_plugins.errors import StoreError
+from dsv_plugins.store import EVALUATION, PREVIEW, RunFolder, read_json
+from dsv_plugins.types import Health
+
+__all__ = ["Array", "CandidateRecord", "RunRecord", "read_run"]
+
+Array = NDArray[Any]
+
+_ID = re.compile(r"[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRecord:
+    """What the run folder has of one candidate.
+
+    Attributes:
+        id: Its id.
+        augmentation: Name of its augmentation.
+        params: Hyperparameters of the augmentation.
+        status: "finished", "stopped" or "failed".
+        reason: Why it failed.
+        losses: Its loss for each selector; None where that is not finite.
+        seconds: How long it took, where the journal tells.
+        folder: Where its arrays are; None where it failed.
+        health: Whether its training got to where the theory of DSV begins.
+        measures: Its discordance and separability.
+        curve: Its training loss after updates.
+    """
+
+    id: str
+    augmentation: str
+    params: Mapping[str, object]
+    status: str
+    reason: str
+    losses: Mapping[str, float | None]
+    seconds: float | None = None
+    folder: Path | None = None
+    health: Health | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
+    curve: Sequence[tuple[int, float]] = ()
+
+    @property
+    def label(self) -> str:
+        """The candidate in words."""
+        params = ", ".join(
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in self.params.items()
+        )
+        return f"{self.augmentation}({params})"
+
+    def arrays(self) -> dict[str, Array]:
+        """Embeddings and scores, as `embeddings.train` and so on."""
+        assert self.folder is not None
+        file = self.folder / f"{EVALUATION}.safetensors"
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise StoreError(f"{file} cannot be read ({error})") from error
+
+    def preview(self) -> Array | None:
+        """A few train images under its augmentation; None in a run of before they were kept."""
+        file = None if self.folder is None else self.folder / PREVIEW
+        return np.load(file, allow_pickle=False) if file is not None and file.exists() else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What the run folder has of the study.
+
+    Attributes:
+        path: The run folder.
+        candidates: Every candidate, in grid order.
+        selected: The id of each selector's choice; the first selector is the deciding one.
+        confidence: For each selector that judges alone, the share of resamples that each candidate wins, by its id.
+        aucs: The AUC of each candidate by its id, where the labels are known.
+        detector: Name of the detector.
+        command: The command that made the run, where the journal tells.
+        test_files: The files of the test images, in the order of the arrays.
+    """
+
+    path: Path
+    candidates: Sequence[CandidateRecord]
+    selected: Mapping[str, str]
+    confidence: Mapping[str, Mapping[str, float]]
+    aucs: Mapping[str, float]
+    detector: str
+    command: str
+    test_files: Sequence[str]
+
+    @property
+    def selectors(self) -> list[str]:
+        """The selectors, the deciding one first."""
+        return list(self.selected)
+
+    @property
+    def shown(self) -> list[CandidateRecord]:
+        """The candidates with something to show."""
+        return [candidate for candidate in self.candidates if candidate.folder is not None]
+
+    @property
+    def chosen(self) -> CandidateRecord:
+        """The choice of the deciding selector."""
+        return self.by_id(self.selected[self.selectors[0]])
+
+    def by_id(self, identifier: str) -> CandidateRecord:
+        """The candidate with an id."""
+        return next(candidate for candidate in self.candidates if candidate.id == identifier)
+
+    def test_images(self) -> Array:
+        """The test images, memory-mapped."""
+        file = self.path / "data" / "test.npy"
+        try:
+            return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{file} cannot be read ({error})") from error
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder.
+
+    Raises:
+        StoreError: It is no run folder, the study has not selected yet, or a file of it is damaged.
+    """
+    folder = RunFolder(path)
+    if not folder.study.exists():
+        raise StoreError(f"{path} is no run folder; give the folder that `dsv select` printed")
+    if not folder.selection.exists():
+        raise StoreError(f"{path} has no selection yet; finish the study with the same `dsv select` first")
+    study, selection = read_json(folder.study), read_json(folder.selection)
+    if "candidates" not in selection:
+        raise StoreError(f"{path} is of an earlier version; run the same `dsv select` again, which trains nothing anew")
+    events = folder.events()
+    seconds = {event["candidate"]: event["seconds"] for event in events if event["event"] == "finished"}
+    commands = [event["command"] for event in events if event.get("command")]
+    return RunRecord(
+        path=folder.path,
+        candidates=[
+            _candidate(folder, entry, selection["losses"].get(entry["id"], {}), seconds.get(entry["id"]))
+            for entry in selection["candidates"]
+        ],
+        selected={name: choice["id"] for name, choice in selection["selected"].items()},
+        confidence=selection["confidence"],
+        aucs=read_json(folder.worth)["candidates"] if folder.worth.exists() else {},
+        detector=study["identity"]["detector"],
+        command=commands[0] if commands else "",
+        test_files=read_json(folder.data / "images.json")["files"]["test"],
+    )
+
+
+def _candidate(
+    run: RunFolder, entry: Mapping[str, Any], losses: Mapping[str, float | None], seconds: float | None
+) -> CandidateRecord:
+    if not _ID.fullmatch(entry["id"]):
+        raise StoreError(f"{run.selection} is damaged ({entry['id']!r} is no id)")
+    known = CandidateRecord(
+        id=entry["id"],
+        augmentation=entry["augmentation"],
+        params=entry["params"],
+        status=entry["status"],
+        reason=entry["reason"],
+        losses=losses,
+        seconds=seconds,
+    )
+    folder = run.candidate(entry["id"], entry["updates"])
+    if entry["status"] == "failed" or not folder.is_dir():
+        return known
+    record = read_json(folder / f"{EVALUATION}.json")
+    return replace(
+        known,
+        folder=folder,
+        health=Health(**record["health"]),
+        measures=record.get("measures", {}),
+        curve=record["curve"],
+    )

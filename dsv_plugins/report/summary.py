@@ -1,0 +1,130 @@
+"""The answer in words and numbers: what was chosen, how clearly, and what the selectors agree on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
+
+__all__ = ["Agreement", "Answer", "Worth", "agreement", "answer", "worth"]
+
+CLEAR, LIKELY = 0.9, 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The top of the page.
+
+    Attributes:
+        selector: The deciding selector.
+        candidate: Its choice.
+        loss: The loss of the choice.
+        next: The candidate after it, where there is one.
+        next_loss: The loss of that one.
+        wins: The share of bootstrap resamples that the choice wins, where that is known.
+        verdict: What that share means.
+        seconds: The training time of all candidates.
+        warnings: What speaks against trusting it.
+    """
+
+    selector: str
+    candidate: CandidateRecord
+    loss: float | None
+    next: CandidateRecord | None
+    next_loss: float | None
+    wins: float | None
+    verdict: str
+    seconds: float
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How alike two selectors rank the candidates, for every two: Kendall's tau, None where it has no meaning."""
+
+    selectors: list[str]
+    tau: list[list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The AUCs, where labels are known: of each selector's choice, best first, and of the pool."""
+
+    chosen: list[tuple[str, CandidateRecord, float]]
+    best: float
+    mean: float
+    worst: float
+
+
+def answer(run: RunRecord) -> Answer:
+    """What the deciding selector chose, and how clearly."""
+    selector, chosen = run.selectors[0], run.chosen
+    losses = {c.id: loss for c in run.candidates if (loss := c.losses.get(selector)) is not None}
+    others = [candidate for candidate in run.candidates if candidate.id in losses and candidate.id != chosen.id]
+    second = min(others, key=lambda candidate: losses[candidate.id], default=None)
+    shares = run.confidence.get(selector, {})
+    return Answer(
+        selector=selector,
+        candidate=chosen,
+        loss=losses.get(chosen.id),
+        next=second,
+        next_loss=losses[second.id] if second else None,
+        wins=shares.get(chosen.id),
+        verdict=_verdict(run, shares) if shares and second else "",
+        seconds=sum(candidate.seconds or 0.0 for candidate in run.candidates),
+        warnings=_warnings(run),
+    )
+
+
+def agreement(run: RunRecord) -> Agreement:
+    """Kendall's tau between the losses of every two selectors."""
+    judged = [candidate for candidate in run.candidates if candidate.losses]
+    columns = [
+        np.array([math.inf if (loss := c.losses.get(name)) is None else loss for c in judged]) for name in run.selectors
+    ]
+    tau = [[_tau(one, other) for other in columns] for one in columns]
+    return Agreement(run.selectors, tau)
+
+
+def worth(run: RunRecord) -> Worth | None:
+    """What the choices are worth; None where no labels are known."""
+    if not all(choice in run.aucs for choice in run.selected.values()):  # or a later selection chose among others
+        return None
+    chosen = [(name, run.by_id(choice), run.aucs[choice]) for name, choice in run.selected.items()]
+    values = list(run.aucs.values())
+    return Worth(sorted(chosen, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
+
+
+def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
+    share = shares.get(run.chosen.id, 0.0)
+    if share >= CLEAR:
+        return "a clear choice"
+    rival = max((c for c in run.candidates if c.id != run.chosen.id), key=lambda c: shares.get(c.id, 0.0))
+    closeness = "a likely choice, with" if share >= LIKELY else "a close call, with"
+    return f"{closeness} {rival.label} winning {shares.get(rival.id, 0.0):.0%}"
+
+
+def _warnings(run: RunRecord) -> list[str]:
+    warnings = []
+    health = run.chosen.health
+    if health is not None and not health.concentrated:
+        warnings.append(
+            f"The chosen detector has a concentration of {health.concentration:.2f}, where DSV presumes far less "
+            "than 1: its training did not bring the normal images close together. More updates may choose better."
+        )
+    places = [candidate.id for candidate in run.candidates if candidate.status == "finished"]
+    if len(places) > 2 and run.chosen.id in (places[0], places[-1]) and len(run.chosen.params) == 1:
+        warnings.append("The choice lies at the edge of the grid; a wider grid may hold a better one.")
+    return warnings
+
+
+def _tau(one: Array, other: Array) -> float | None:
+    if len(one) < 2:
+        return None
+    value = float(kendalltau(one, other).statistic)
+    return value if math.isfinite(value) else None

@@ -1,0 +1,44 @@
+"""What an observer must do."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from dsv_plugins.observers import Observer
+from dsv_plugins.testing._suite import Subject, Suite, demand, has_sound_record
+from dsv_plugins.types import Candidate
+
+__all__ = ["SUITE"]
+
+CANDIDATE = Candidate("cutout", {"patch_size": 0.1})
+
+
+class _Subject(Subject[Observer]):
+    interface = Observer
+    methods = ()
+
+
+def is_an_observer(subject: _Subject) -> None:
+    """The object derives from `Observer`, so that it knows the events of later versions too."""
+    product = subject.build()
+    demand(isinstance(product, Observer), f"made {product!r:.60}; derive it from dsv_plugins.Observer")
+
+
+def takes_the_events_of_a_study(subject: _Subject) -> None:
+    """Every event of a small study is taken without an error."""
+    observer = subject.build()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        observer.decoding("train", 2, 2)
+        observer.started(run, [CANDIDATE])
+        observer.dispatching(run, [CANDIDATE], 10)
+        observer.training(CANDIDATE)
+        observer.updated(CANDIDATE, 5, 10, 0.7)
+        observer.finished(CANDIDATE, 1.5)
+        observer.failed(CANDIDATE, "a reason")
+        observer.noted("a line")
+        observer.selected("dsv", CANDIDATE, 0.4)
+
+
+SUITE = Suite(_Subject, (has_sound_record, is_an_observer, takes_the_events_of_a_study))

@@ -1,0 +1,67 @@
+"""How clear a choice is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, SelectorPlugin, build_registry
+from dsv_plugins.bootstrap import MAX_ROWS, win_shares
+
+
+def evaluation(place: int, test: torch.Tensor, rows: int = 50) -> Evaluation:
+    generator = torch.Generator().manual_seed(0)
+    train = torch.randn(rows, 4, generator=generator)
+    return Evaluation(
+        Candidate("cutout", {"patch_size": place}),
+        Embeddings(train, train + 3, test),
+        Scores(torch.zeros(rows), test[:, 0]),
+    )
+
+
+def points(offset: float, seed: int, rows: int = 50) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed)) + offset
+
+
+@pytest.fixture(scope="module")
+def dsv():
+    return build_registry().create(SelectorPlugin, "dsv")
+
+
+def test_a_candidate_that_is_far_better_always_wins(dsv):
+    shares = win_shares(dsv, [evaluation(0, points(40, 1)), evaluation(1, points(1.5, 1))], seed=0)
+    assert shares == [0, 1]
+
+
+def test_a_toss_up_is_told_as_one_and_the_shares_sum_to_one(dsv):
+    shares = win_shares(dsv, [evaluation(place, points(1.5, place + 1)) for place in range(2)], seed=0)
+    assert sum(shares) == pytest.approx(1)
+    assert 0 < shares[0] < 1
+
+
+def test_shares_are_the_same_again_and_differ_with_the_seed(dsv):
+    pool = [evaluation(place, points(1.5, place + 1)) for place in range(3)]
+    assert win_shares(dsv, pool, seed=0) == win_shares(dsv, pool, seed=0)
+    assert win_shares(dsv, pool, seed=0) != win_shares(dsv, pool, seed=1)
+
+
+def test_candidates_are_judged_on_the_same_images_and_never_on_many():
+    seen = []
+
+    class Spy:
+        def losses(self, evaluations):
+            seen.append([e.embeddings.test for e in evaluations])
+            assert all(len(e.embeddings.train) == len(e.embeddings.augmented) == MAX_ROWS for e in evaluations)
+            assert all(torch.equal(e.scores.test, e.embeddings.test[:, 0]) for e in evaluations)
+            return [0.0] * len(evaluations)
+
+    test = points(0, 1, rows=1000)
+    win_shares(Spy(), [evaluation(0, test, rows=900), evaluation(1, test, rows=900)], seed=0)
+    for first, second in seen:
+        assert torch.equal(first, second)
+        assert len(first) == MAX_ROWS
+    assert not torch.equal(seen[0][0], seen[1][0])
+    assert len(seen) == 100
+    seen.clear()
+    win_shares(Spy(), [evaluation(place, test, rows=900) for place in range(100)], seed=0)
+    assert len(seen) == 20
