@@ -108,6 +108,17 @@ def test_the_random_run_draws_from_the_range_of_the_grid_outside_the_pool(benche
     assert json.loads(evaluations[0].read_text())["candidate"]["params"] == {"patch_size": [0.02, 0.32]}
 
 
+def test_the_report_of_a_cell_shows_what_its_candidates_are_worth(benched, tmp_path) -> None:
+    _, out, _ = benched
+    cell = next(cell for cell in json.loads((out / "bench.json").read_text())["cells"] if cell["task"] == "bolt")
+    aucs = json.loads((out / "bolt" / f"{cell['augmentation']}-0" / "worth.json").read_text())
+    assert sorted(aucs["candidates"].values()) == sorted(candidate["auc"] for candidate in cell["candidates"])
+    assert aucs["chosen"]["dsv"] == cell["auc"]["dsv"]
+    completed = dsv("report", out / "bolt" / f"{cell['augmentation']}-0", "--out", tmp_path / "report.html")
+    assert completed.returncode == 0, completed.stderr
+    assert "AUC of the choice" in (tmp_path / "report.html").read_text()
+
+
 def test_losses_are_the_same_whatever_the_test_folders_are_called(benched, tmp_path) -> None:
     tasks, out, _ = benched
     (tmp_path / "unlabelled").mkdir()

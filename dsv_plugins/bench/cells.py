@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.bench.methods import AVERAGE, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
+from dsv_plugins.bench.worth import auc_of
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.registry import Registry
 from dsv_plugins.result import finite_or_none
 from dsv_plugins.selection import choose
 from dsv_plugins.types import Evaluation
 
-__all__ = ["POOLED", "Cell", "Measured", "auc_of", "measure"]
+__all__ = ["POOLED", "Cell", "Measured", "measure"]
 
 POOLED = "all together"
 """The pool of all augmentations' candidates; no plugin's name has a space."""
@@ -94,11 +94,6 @@ class Cell:
             "candidates": candidates,
             "notes": list(self.notes),
         }
-
-
-def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
-    """The AUC of a candidate's test scores."""
-    return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
 
 
 def measure(

@@ -10,11 +10,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from dsv_plugins.bench.cells import POOLED, Cell, auc_of, measure
+from dsv_plugins.bench.cells import POOLED, Cell, measure
 from dsv_plugins.bench.methods import installed_methods
 from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.tasks import Task
-from dsv_plugins.bench.worth import labels_of
+from dsv_plugins.bench.worth import auc_of, keep_worth, labels_of
 from dsv_plugins.dataset import INDEX
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, described
 from dsv_plugins.observers import Observer
@@ -145,6 +145,7 @@ class _Work:
         self._share_images(study)
         result = self.conduct(study)
         labels = labels_of(result.run)
+        keep_worth(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         evaluations = [result.evaluation(candidate) for candidate in finished]
         notes = [note for note in result.notes if note.startswith("left out")]

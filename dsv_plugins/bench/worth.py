@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.errors import InputError
 from dsv_plugins.result import Result
-from dsv_plugins.store import read_json
+from dsv_plugins.store import RunFolder, read_json, write_json
+from dsv_plugins.types import Evaluation
 
-__all__ = ["NORMAL_FOLDER", "Worth", "labels_of", "worth"]
+__all__ = ["NORMAL_FOLDER", "Worth", "auc_of", "keep_worth", "labels_of"]
 
 NORMAL_FOLDER = "good"
 
@@ -55,11 +56,16 @@ def labels_of(run: Path) -> list[bool]:
     return labels
 
 
-def worth(result: Result, labels: Sequence[bool]) -> Worth:
-    """Compare the selectors' choices by AUC."""
-    aucs = {
-        entry.candidate.id: float(roc_auc_score(labels, result.evaluation(entry.candidate).scores.test.numpy()))
-        for entry in result.candidates
-        if entry.status == "finished"
-    }
-    return Worth(aucs, {name: aucs[choice.candidate.id] for name, choice in result.selected.items()})
+def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
+    """The AUC of a candidate's test scores."""
+    return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
+
+
+def keep_worth(result: Result, labels: Sequence[bool]) -> Worth:
+    """Compare the selectors' choices by AUC, and write that into the run folder, for the report."""
+    finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
+    aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
+    chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
+    worth = Worth(aucs, {name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs})
+    write_json(RunFolder(result.run).worth, asdict(worth))
+    return worth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the demo, or go on with it."""
     from dsv_plugins.bench.demo_task import write_demo_task
-    from dsv_plugins.bench.worth import labels_of, worth
+    from dsv_plugins.bench.worth import keep_worth, labels_of
     from dsv_plugins.images import split_folder
     from dsv_plugins.records import AugmentationPlugin, SelectorPlugin
     from dsv_plugins.registry import build_registry
     from dsv_plugins.spaces import grid
-    from dsv_plugins.store import RunFolder, verify, write_json
+    from dsv_plugins.store import verify
     from dsv_plugins.study import Study
 
     folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"
@@ -62,13 +63,13 @@ def run(arguments: Namespace) -> int:
         out=folder / f"run-{arguments.updates}",
     )
     result = conduct(study, as_json=arguments.json)
-    value = worth(result, labels_of(result.run))
-    auc = {"candidates": value.candidates, "chosen": value.chosen}
-    write_json(RunFolder(result.run).worth, auc)
+    value = keep_worth(result, labels_of(result.run))
     report = write_report(result.run)
     terminal = Terminal()
     if arguments.json:
-        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": auc})
+        terminal.print_json_object(
+            {**result.as_json(), "report": str(report) if report else None, "auc": asdict(value)}
+        )
         return 0
     show(result, as_json=False, report=report, aucs=value.candidates)
     _show_worth(result, value, terminal)
