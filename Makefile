@@ -39,7 +39,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 test: check docs
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
