@@ -142,12 +142,19 @@ class Run:
             for outcome in self.executor.run(work, jobs) if jobs else ():
                 watcher.end(missing[outcome.index])
                 self._take(missing[outcome.index], updates, outcome)
+        noted = {
+            (event["candidate"], event["updates"]) for event in self.folder.events() if event["event"] == "finished"
+        }
         evaluations = {}
         for candidate in candidates:
             if candidate.id not in self.failures:
                 self.stored[candidate.id] = updates
                 self.spent += (updates or 0) - (continues or 0)
-                evaluations[candidate.id] = load_evaluation(self.folder.candidate(candidate.id, updates))
+                evaluation = load_evaluation(self.folder.candidate(candidate.id, updates))
+                evaluations[candidate.id] = evaluation
+                if (candidate.id, updates) not in noted:  # a kill fell between the end of its training and the note
+                    seconds = sum(evaluation.timings.values())
+                    self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=seconds)
         return evaluations
 
     def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
