@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
-from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError
+from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, described, one_line
 from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
 from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
@@ -316,5 +316,4 @@ def _command() -> str:
 
 
 def _reason(error: BaseException) -> str:
-    message = " ".join(str(error).split())
-    return message if isinstance(error, DSVError) else f"{type(error).__name__}: {message}"
+    return one_line(str(error)) if isinstance(error, DSVError) else described(error)
