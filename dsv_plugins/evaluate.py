@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,17 @@ from dsv_plugins.seeds import derived_seed
 from dsv_plugins.store import EVALUATION, PREVIEW, RunFolder, finished_folder, read_json, write_json
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
-__all__ = ["Job", "evaluate", "load_evaluation", "make_detector", "threads", "work"]
+__all__ = [
+    "DETECTOR",
+    "Job",
+    "evaluate",
+    "load_evaluation",
+    "make_detector",
+    "shared_start_of",
+    "threads",
+    "work",
+    "work_on_shared_start",
+]
 
 AUGMENTED_COPIES, PREVIEW_COPIES, SCORED_COPIES = 1, 2, 3
 """Set the draws of augmented copies apart from those of the training, and from each other."""
@@ -33,6 +43,8 @@ PREVIEW_IMAGES = 4
 SCORED_BATCH = 64
 PROGRESS_SECONDS = 0.5
 DETECTOR = "detector"
+SHARED_START = "shared start"
+"""Stands in an id and on displays where a candidate has its augmentation; no plugin's name has a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class Job:
         candidate: What to train.
         updates: How far; None for the detector's whole budget.
         continues: The updates at which an earlier evaluation of it stopped, to go on from there.
+        shared_start: Id of the training in the run folder that this one begins with, where it does.
         threads: Threads of torch. Part of the job, since sums in another order have other last digits.
         plugins: Plugins that are in no package, as given to `build_registry`.
     """
@@ -52,6 +65,7 @@ class Job:
     candidate: Candidate
     updates: int | None = None
     continues: int | None = None
+    shared_start: str | None = None
     threads: int = 1
     plugins: tuple[object, ...] = ()
 
@@ -64,6 +78,8 @@ def work(job: Job) -> float:
     detector = make_detector(registry, job.candidate)
     if job.continues is not None:
         detector.load(run.candidate(job.candidate.id, job.continues) / DETECTOR)
+    elif job.shared_start is not None:
+        detector.load(run.shared_start(job.shared_start) / DETECTOR)
     curve: list[tuple[int, float]] = []
     dataset = open_dataset(run.data)
     with threads(job.threads):
@@ -79,6 +95,29 @@ def work(job: Job) -> float:
         _save_evaluation(folder, evaluation, curve)
         augmentation = registry.create(AugmentationPlugin, job.candidate.augmentation, job.candidate.params)
         np.save(folder / PREVIEW, _preview(dataset.train, augmentation, job.candidate.seed))
+        (folder / DETECTOR).mkdir()
+        detector.save(folder / DETECTOR)
+    return time.monotonic() - started
+
+
+def shared_start_of(candidate: Candidate) -> Candidate:
+    """What stands for the start that this candidate has in common with all others of its images and detector."""
+    context = {name: value for name, value in candidate.context.items() if name != "augmentation"}
+    return replace(candidate, augmentation=SHARED_START, params={}, context=context)
+
+
+def work_on_shared_start(job: Job) -> float:
+    """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
+    started = time.monotonic()
+    run = RunFolder(job.run)
+    detector = make_detector(build_registry(job.plugins), job.candidate)
+    with threads(job.threads):
+        detector.fit_shared_start(  # type: ignore[attr-defined]  # a detector with `shared_updates` has it
+            open_dataset(run.data).train,
+            seed=job.candidate.seed,
+            progress=_reporter(run.progress / job.candidate.id, []),
+        )
+    with finished_folder(run.shared_start(job.candidate.id)) as folder:
         (folder / DETECTOR).mkdir()
         detector.save(folder / DETECTOR)
     return time.monotonic() - started

@@ -69,6 +69,16 @@ def as_float(images: Tensor) -> Tensor:
     return images if images.is_floating_point() else images.float() / 255
 
 
+def resized(images: Tensor, side: int) -> Tensor:
+    """The images in [0, 1], in single precision, `side` pixels high and wide."""
+    from torch.nn import functional
+
+    images = as_float(images).float()
+    if images.shape[-2:] != (side, side):
+        images = functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+    return images
+
+
 def split_folder(folder: Path) -> tuple[Path, Path]:
     """The train and test folders of a task in MVTec layout: `train/good` (or `train`) and `test`."""
     train, test = folder / "train", folder / "test"

@@ -8,14 +8,15 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, described, one_line
-from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, work
+from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, shared_start_of, work, work_on_shared_start
 from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
 from dsv_plugins.observers import Observer, Observers
@@ -52,6 +53,7 @@ class Run:
         detector = self.registry.create(DetectorEncoderPlugin, study.detector, study.detector_params)
         self.image_size = study.image_size or int(getattr(detector, "image_size", DEFAULT_IMAGE_SIZE))
         self.budget: int | None = getattr(detector, "updates", None)
+        self.shared_updates = int(getattr(detector, "shared_updates", 0))
         if study.search == "halving" and self.budget is None:
             raise InputError(f"halving needs to know a detector's budget, and {study.detector!r} has no `updates`")
         executor_params = {} if study.workers is None else {"workers": study.workers}
@@ -133,15 +135,11 @@ class Run:
     ) -> Mapping[str, Evaluation]:
         """Train those that are not stored yet, and load them all."""
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
+        start = self._shared_start(missing[0]) if missing and continues is None and self.shared_updates else None
         self.observer.dispatching(self.folder.path, missing, updates)
-        jobs = [
-            Job(self.folder.path, candidate, updates, continues, self.study.threads, self.study.plugins)
-            for candidate in missing
-        ]
-        with Watcher(self.folder.progress, missing, self.observer) as watcher:
-            for outcome in self.executor.run(work, jobs) if jobs else ():
-                watcher.end(missing[outcome.index])
-                self._take(missing[outcome.index], updates, outcome)
+        jobs = [self._job(candidate, updates=updates, continues=continues, shared_start=start) for candidate in missing]
+        for candidate, outcome in self._train(work, jobs):
+            self._take(candidate, updates, outcome)
         noted = {
             (event["candidate"], event["updates"]) for event in self.folder.events() if event["event"] == "finished"
         }
@@ -156,6 +154,33 @@ class Run:
                     seconds = sum(evaluation.timings.values())
                     self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=seconds)
         return evaluations
+
+    def _shared_start(self, candidate: Candidate) -> str:
+        """Train what all candidates begin with, unless it is stored, and return its id."""
+        start = shared_start_of(candidate)
+        if not self._is_whole(self.folder.shared_start(start.id), start):
+            self.observer.dispatching(self.folder.path, [start], self.shared_updates)
+            for _, outcome in self._train(work_on_shared_start, [self._job(start)]):
+                if isinstance(outcome.error, StoreError):
+                    raise outcome.error
+                if outcome.error is not None:
+                    raise TrainingError(f"the start that all candidates share failed: {_reason(outcome.error)}")
+                assert outcome.value is not None
+                self.observer.finished(start, outcome.value)
+                self.folder.note("shared start", start=start.id, updates=self.shared_updates, seconds=outcome.value)
+        self.spent += self.shared_updates
+        return start.id
+
+    def _job(self, candidate: Candidate, **details: Any) -> Job:
+        return Job(self.folder.path, candidate, threads=self.study.threads, plugins=self.study.plugins, **details)
+
+    def _train(self, worker: Callable[[Job], float], jobs: Sequence[Job]) -> Iterator[tuple[Candidate, Outcome[float]]]:
+        """Let the executor do the jobs, and tell how far each training is."""
+        candidates = [job.candidate for job in jobs]
+        with Watcher(self.folder.progress, candidates, self.observer) as watcher:
+            for outcome in self.executor.run(worker, jobs) if jobs else ():
+                watcher.end(candidates[outcome.index])
+                yield candidates[outcome.index], outcome
 
     def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
         """Note how a training ended, and tell."""
@@ -172,7 +197,10 @@ class Run:
             self.observer.finished(candidate, outcome.value)
 
     def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
-        folder = self.folder.candidate(candidate.id, updates)
+        return self._is_whole(self.folder.candidate(candidate.id, updates), candidate)
+
+    def _is_whole(self, folder: Path, candidate: Candidate) -> bool:
+        """Whether a training is stored; a damaged one is removed, with a word."""
         if not folder.exists():
             return False
         problem = verify(folder)

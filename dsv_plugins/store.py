@@ -5,6 +5,9 @@
       journal.jsonl        what happened, one line for each event, appended
       lock                 held by the process that works on the run
       data/                the images as arrays, and their list
+      shared/ID/           what the trainings of all candidates begin with, where the detector has such a start
+        detector/            the detector after it
+        manifest.json
       candidates/ID-N/     what candidate ID was after N updates: written once, never changed
         evaluation.json      candidate, health, timings, discordance and separability, training curve
         evaluation.safetensors   embeddings and scores
@@ -69,6 +72,7 @@ class RunFolder:
         self.worth = self.path / "worth.json"
         self.progress = self.path / "progress"
         self.candidates = self.path / "candidates"
+        self.shared_starts = self.path / "shared"
         self._journal = self.path / "journal.jsonl"
 
     @contextlib.contextmanager
@@ -85,8 +89,9 @@ class RunFolder:
                     f"another process is working on {self.path}; wait for it to end, or give another --out"
                 ) from None
         try:
-            for leftover in self.candidates.glob(".*.partial"):
-                shutil.rmtree(leftover, ignore_errors=True)
+            for folder in (self.candidates, self.shared_starts):
+                for leftover in folder.glob(".*.partial"):
+                    shutil.rmtree(leftover, ignore_errors=True)
             yield
         finally:
             lock.release()
@@ -94,6 +99,10 @@ class RunFolder:
     def candidate(self, candidate_id: str, updates: int | None) -> Path:
         """Where a candidate's evaluation after that many updates belongs; None is the whole budget of its detector."""
         return self.candidates / f"{candidate_id}-{'all' if updates is None else updates}"
+
+    def shared_start(self, start_id: str) -> Path:
+        """Where the common start of the candidates' trainings belongs."""
+        return self.shared_starts / start_id
 
     def note(self, event: str, **details: object) -> None:
         """Append one event to the journal."""

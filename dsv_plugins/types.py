@@ -65,7 +65,7 @@ class Candidate:
 
     def __str__(self) -> str:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
-        return f"{self.augmentation}({params})"
+        return f"{self.augmentation}({params})" if params else self.augmentation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

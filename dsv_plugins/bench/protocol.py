@@ -142,7 +142,7 @@ class _Work:
     def _measure(self, task: Task, augmentation: str, seed: int) -> tuple[list[Evaluation], list[bool]]:
         """Train and measure one cell, and return its pool with the labels of the test images."""
         study = self.bench.study(task, augmentation, seed, self.registry)
-        self._share_images(study)
+        self._share_work(study)
         result = self.conduct(study)
         labels = labels_of(result.run)
         keep_worth(result, labels)
@@ -163,7 +163,7 @@ class _Work:
     def _random_auc(self, study: Study, labels: Sequence[bool]) -> float:
         """The AUC of one more training, outside the pool, that redraws the hyperparameters for every image."""
         random = _random_study(study, self.registry)
-        self._share_images(random)
+        self._share_work(random)
         result = self.conduct(random)
         return auc_of(result.evaluation(result.choice.candidate), labels)
 
@@ -181,13 +181,16 @@ class _Work:
         )
         self.cells.append(cell)
 
-    def _share_images(self, study: Study) -> None:
-        """Copy the task's images where another study has them already: decoding them takes longer than the losses."""
-        target = RunFolder(study.folder()).data
-        if not (target / INDEX).exists():
-            for index in study.folder().parent.glob(f"*/data/{INDEX}"):
-                shutil.copytree(index.parent, target, dirs_exist_ok=True)
-                return
+    def _share_work(self, study: Study) -> None:
+        """Copy what does not depend on the augmentation from another study of the task: images and shared starts."""
+        run = RunFolder(study.folder())
+        if not (run.data / INDEX).exists():
+            for index in run.path.parent.glob(f"*/data/{INDEX}"):
+                shutil.copytree(index.parent, run.data, dirs_exist_ok=True)
+                break
+        for start in run.path.parent.glob("*/shared/[!.]*"):
+            if not run.shared_start(start.name).exists():  # its name tells for which settings, seed and images it is
+                shutil.copytree(start, run.shared_start(start.name))
 
     def _planned(self) -> Iterator[tuple[Path, int]]:
         for task in self.bench.tasks:
