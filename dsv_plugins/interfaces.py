@@ -77,7 +77,11 @@ class DetectorEncoder(Protocol):
 
     Derive from this class to inherit `encode_augmented`. Three attributes are optional: `image_size`, the pixels per
     side at which to load images; `updates`, the whole budget, without which no search can spend a part of it; and
-    `training_accuracy`, the share told apart correctly at the end of training. A complete plugin:
+    `training_accuracy`, the share told apart correctly at the end of training. So are two methods: `warm_up()`, which
+    imports what a training needs, while the images are still being read; and
+    `fit_shared_start(images, *, seed, progress)`, for a detector whose trainings begin alike whatever the augmentation.
+    Such a detector has the attribute `shared_updates`, how many updates that takes; a study makes them once, and every
+    candidate's training goes on from what `save` wrote after them. A complete plugin:
 
     ```python
     import torch
@@ -240,7 +244,9 @@ class Outcome(Generic[Value]):
 class Executor(Protocol):
     """Runs independent jobs: one after the other, in processes, on a cluster.
 
-    The attribute `parallelism`, how many run at once, is optional, and serves to estimate times. A complete plugin:
+    The attribute `parallelism`, how many run at once, is optional, and serves to estimate times. So is the method
+    `warm_up(prepare)`: called before the jobs are known, it may start workers and let each call `prepare()`, without
+    waiting for them. A complete plugin:
 
     ```python
     from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -16,7 +17,15 @@ from typing import Any
 from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, described, one_line
-from dsv_plugins.evaluate import DETECTOR, Job, load_evaluation, shared_start_of, work, work_on_shared_start
+from dsv_plugins.evaluate import (
+    DETECTOR,
+    Job,
+    load_evaluation,
+    prepare_worker,
+    shared_start_of,
+    work,
+    work_on_shared_start,
+)
 from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
 from dsv_plugins.observers import Observer, Observers
@@ -64,6 +73,7 @@ class Run:
         study = self.study
         with self.folder.locked():
             self._claim()
+            self._warm_up()
             for file in self.prepare_images(self.folder.data):
                 self._note(f"left out: {file}")
             candidates = study.candidates(self.registry, self._context())
@@ -114,6 +124,13 @@ class Run:
             write_json(self.folder.study, {"format": FORMAT, "identity": identity, "versions": versions})
             self.folder.note("started", pid=os.getpid(), command=_command())
 
+    def _warm_up(self) -> None:
+        """Let workers start and import while images are read; a run that has a selection has nothing to train."""
+        warm_up = getattr(self.executor, "warm_up", None)
+        if warm_up is not None and not self.folder.selection.exists():
+            study = self.study
+            warm_up(functools.partial(prepare_worker, study.detector, dict(study.detector_params), study.plugins))
+
     def _context(self) -> dict[str, str]:
         dataset = open_dataset(self.folder.data)
         return {
@@ -140,6 +157,8 @@ class Run:
         jobs = [self._job(candidate, updates=updates, continues=continues, shared_start=start) for candidate in missing]
         for candidate, outcome in self._train(work, jobs):
             self._take(candidate, updates, outcome)
+        if continues is None:
+            self.spent += self.shared_updates
         noted = {
             (event["candidate"], event["updates"]) for event in self.folder.events() if event["event"] == "finished"
         }
@@ -168,7 +187,6 @@ class Run:
                 assert outcome.value is not None
                 self.observer.finished(start, outcome.value)
                 self.folder.note("shared start", start=start.id, updates=self.shared_updates, seconds=outcome.value)
-        self.spent += self.shared_updates
         return start.id
 
     def _job(self, candidate: Candidate, **details: Any) -> Job:

@@ -44,7 +44,7 @@ from dsv_plugins.builtin.resnet import ResNet18
 from dsv_plugins.builtin.training import Batches
 
 REGISTRY = build_registry()
-TINY = {"image_size": 32, "width": 4, "updates": 30, "batch_size": 8}
+TINY = {"image_size": 32, "width": 4, "updates": 30, "batch_size": 8, "learning_rate": 0.03, "shared_updates": 0}
 WEIGHTS_FILE = "resnet18-f37072fd.pth"
 
 
@@ -132,7 +132,7 @@ IN_ANOTHER_PROCESS = """
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
     if Path("/proc/self/status").exists():
-        small = {"image_size": 16, "width": 2, "updates": 4, "batch_size": 8}
+        small = {"image_size": 16, "width": 2, "updates": 4, "shared_updates": 0, "batch_size": 8}
         few = textures(100, height=256, width=256)
         file = folder / "images"
         with file.open("wb") as images:
@@ -649,7 +649,7 @@ def test_number_types_make_no_difference(finished):
 def test_an_embedding_does_not_depend_on_its_neighbours(size, finished):
     images = textures(70, seed=2)
     apart = torch.cat([finished.encode(batch) for batch in torch.split(images, size)])
-    assert torch.allclose(apart, finished.encode(images), atol=1e-6)
+    assert torch.allclose(apart, finished.encode(images), atol=1e-4)  # convolutions sum in an order of their own
 
 
 def test_embeddings_have_unit_length_and_encoding_changes_nothing(finished):

@@ -47,7 +47,7 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     task, _, _ = finished
     completed = dsv(*tiny_select(task, tmp_path / "run", "--dry-run"))
     assert completed.returncode == 0, completed.stderr
-    assert "3 candidates of 12 updates" in completed.stdout
+    assert "3 candidates of 12 updates, after 8 that they share," in completed.stdout
     assert re.search(r"about \d+ s for each", completed.stdout) or "in all" not in completed.stdout
     assert not (tmp_path / "run").exists()
     plan = json.loads(dsv(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)

@@ -74,7 +74,7 @@ def test_the_choice_is_the_smallest_loss_of_the_stored_embeddings(finished):
     assert [entry.losses["dsv"] for entry in result.candidates] == losses
     assert result.choice.loss == min(losses)
     assert result.choice.candidate.params == {"patch_size": GRID["patch_size"][int(np.argmin(losses))]}
-    assert result.updates_spent == 3 * TINY["updates"]
+    assert result.updates_spent == TINY["shared_updates"] + 3 * TINY["updates"]
 
 
 def test_the_kept_detector_gives_the_stored_scores(finished):
@@ -193,7 +193,7 @@ def test_halving_spends_less_and_ends_as_a_full_training_would(finished, tmp_pat
     result = tiny(task, tmp_path / "run", search="halving", rungs=Rungs(2, 3)).run()
     statuses = [entry.status for entry in result.candidates]
     assert sorted(statuses) == ["finished", "stopped", "stopped"]
-    assert result.updates_spent == 3 * 4 + (12 - 4)
+    assert result.updates_spent == 8 + 3 * 4 + (12 - 4)
     survivor = result.choice.candidate
     reference = next(entry for entry in full.candidates if entry.candidate.params == survivor.params)
     assert result.choice.loss == reference.losses["dsv"]

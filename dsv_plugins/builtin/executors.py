@@ -49,6 +49,12 @@ class Processes:
         """How many jobs run at once."""
         return self.workers or _default_workers()
 
+    def warm_up(self, prepare: Callable[[], None]) -> None:
+        """Start the processes, and let each prepare itself meanwhile."""
+        from dsv_plugins.builtin.processes import warm_up_processes
+
+        warm_up_processes(prepare, workers=self.parallelism)
+
     def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
         """Yield the outcomes as the jobs end."""
         from dsv_plugins.builtin.processes import run_in_processes

@@ -7,21 +7,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from loky import ProcessPoolExecutor
+from loky import ProcessPoolExecutor, get_reusable_executor
 
 from dsv_plugins import Outcome, TrainingError
 
-__all__ = ["run_in_processes"]
+__all__ = ["run_in_processes", "warm_up_processes"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 
 WATCH_SECONDS = 1.0
+IDLE_SECONDS = 300
+"""A worker that has had nothing to do for so long ends."""
 
 
 def run_in_processes(
@@ -34,9 +36,8 @@ def run_in_processes(
     """
     pending = list(range(len(jobs)))
     while pending:
-        suspects = []
-        with _pool(min(workers, len(pending))) as pool:
-            futures = {pool.submit(work, jobs[index]): index for index in pending}
+        with _pool(workers) as pool:
+            futures = _submitted(pool, work, {index: jobs[index] for index in pending})
             for future in as_completed(futures):
                 index = futures[future]
                 error = future.exception()
@@ -50,10 +51,19 @@ def run_in_processes(
             yield _alone(work, jobs[index], index, retries)
 
 
+def warm_up_processes(prepare: Callable[[], None], *, workers: int) -> None:
+    """Start the workers and let each of them prepare itself, while the caller goes on."""
+    _submitted(_reusable_pool(workers), _call, dict(enumerate([prepare] * workers)))
+
+
+def _call(prepare: Callable[[], None]) -> None:
+    prepare()
+
+
 def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> Outcome[Value]:
     for _ in range(retries):
         with _pool(1) as pool:
-            future = pool.submit(work, job)
+            (future,) = _submitted(pool, work, {index: job})
             error = future.exception()
             if not isinstance(error, BrokenProcessPool):
                 return Outcome(index, None if error else future.result(), error)
@@ -63,11 +73,40 @@ def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> 
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(workers, initializer=_prepare_worker, initargs=(os.getpid(),))
+    """Workers for a while. They are kept for whoever comes next, unless they are left in the middle of something."""
+    pool = _reusable_pool(workers)
     try:
         yield pool
-    finally:
+    except BaseException:
         pool.shutdown(wait=True, kill_workers=True)
+        raise
+
+
+def _reusable_pool(workers: int) -> ProcessPoolExecutor:
+    return get_reusable_executor(
+        max_workers=workers, timeout=IDLE_SECONDS, initializer=_prepare_worker, initargs=(os.getpid(),)
+    )
+
+
+def _submitted(
+    pool: ProcessPoolExecutor, work: Callable[[Job], Value], jobs: Mapping[int, Job]
+) -> dict[Future[Value], int]:
+    """The jobs' futures. The workers start here, where they are not there yet."""
+    with _deaf_to_interrupts():
+        return {pool.submit(work, job): index for index, job in jobs.items()}
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """A Ctrl-C must not reach a worker that is starting and cannot yet say that it leaves it to its parent."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare_worker(parent: int) -> None:

@@ -62,7 +62,8 @@ class Display(Observer):
         if not candidates:
             self._say("every candidate is trained already")
             return
-        self._say(f"training {len(candidates)} candidates{f' for {updates} updates' if updates else ''}")
+        trained = f"{len(candidates)} candidates" if len(candidates) > 1 else str(candidates[0])
+        self._say(f"training {trained}{f' for {updates} updates' if updates else ''}")
         if self._whole is not None:
             self._progress.remove_task(self._whole)
         self._whole = self._progress.add_task("all candidates", total=len(candidates), detail="")

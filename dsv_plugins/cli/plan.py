@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -29,13 +30,17 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     run = Run(study, Observer())
     candidates = study.candidates(run.registry, context={})
     workers = getattr(run.executor, "parallelism", 1)
-    seconds = _seconds_per_candidate(run, candidates[0])
-    total = None if seconds is None else seconds * math.ceil(len(candidates) / workers)
+    pace = _seconds_per_update(run, candidates[0])
+    seconds = total = None
+    if pace is not None and run.budget is not None:
+        seconds = pace * run.budget
+        total = pace * run.shared_updates + seconds * math.ceil(len(candidates) / workers)
     if as_json:
         plan = {
             "run": str(study.folder()),
             "candidates": [{"augmentation": c.augmentation, "params": dict(c.params)} for c in candidates],
             "updates": run.budget,
+            "shared_updates": run.shared_updates,
             "workers": workers,
             "seconds_per_candidate": seconds,
             "seconds": total,
@@ -46,6 +51,8 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     for candidate in candidates:
         console.print(str(candidate))
     budget = f" of {run.budget} updates" if run.budget else ""
+    if run.shared_updates:
+        budget += f", after {run.shared_updates} that they share,"
     console.print(f"{len(candidates)} candidates{budget} for {study.detector}, {workers} at once")
     if seconds is not None and total is not None:
         most = "at most " if study.search == "halving" else ""
@@ -53,24 +60,31 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     console.print(f"run folder: {study.folder()}")
 
 
-def _seconds_per_candidate(run: Run, candidate: Candidate) -> float | None:
-    """The time of a whole training, from the pace of a few updates; None where the detector reports no pace."""
+class _ProbeEndedError(Exception):
+    """Ends the probe."""
+
+
+def _seconds_per_update(run: Run, candidate: Candidate) -> float | None:
+    """The pace of a training, from its first updates; None where the detector reports no pace."""
     from dsv_plugins.dataset import open_dataset
     from dsv_plugins.evaluate import make_detector, threads
     from dsv_plugins.records import AugmentationPlugin
 
     marks: list[tuple[int, float]] = []
-    with tempfile.TemporaryDirectory() as folder, threads(run.study.threads):
+
+    def mark(update: int, planned: int, loss: float) -> None:
+        marks.append((update, time.monotonic()))
+        if update >= PROBE_UPDATES:
+            raise _ProbeEndedError
+
+    with tempfile.TemporaryDirectory() as folder, threads(run.study.threads), contextlib.suppress(_ProbeEndedError):
         run.prepare_images(Path(folder, "data"))
         augmentation = run.registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+        images = open_dataset(Path(folder, "data")).train
         make_detector(run.registry, candidate).fit(
-            open_dataset(Path(folder, "data")).train,
-            augmentation,
-            updates=PROBE_UPDATES,
-            seed=candidate.seed,
-            progress=lambda update, planned, loss: marks.append((update, time.monotonic())),
+            images, augmentation, updates=PROBE_UPDATES, seed=candidate.seed, progress=mark
         )
-    if run.budget is None or len(marks) < 2:
+    if len(marks) < 2 or marks[-1][0] <= marks[0][0]:
         return None
     (first, started), (last, ended) = marks[0], marks[-1]
-    return (ended - started) / (last - first) * run.budget
+    return (ended - started) / (last - first)

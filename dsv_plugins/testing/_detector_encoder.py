@@ -208,6 +208,23 @@ def loads_what_it_saved(subject: _Subject) -> None:
     demand(_same(loaded.score(images), subject.detector.score(images)), "other scores after save and load")
 
 
+def starts_alike(subject: _Subject) -> None:
+    """A detector with `shared_updates` ends the same, whether it made its shared start itself or loaded it."""
+    if not getattr(subject.build(), "shared_updates", 0):
+        return
+    images = _normal_images()
+    first: Any = subject.build()
+    demand(hasattr(first, "fit_shared_start"), "has shared_updates and no method fit_shared_start")
+    first.fit_shared_start(images, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        first.save(Path(folder))
+        second = subject.build()
+        second.load(Path(folder))
+    second.fit(images, _BlackSquares(), updates=UPDATES, seed=0)
+    same = _same(second.encode(images), subject.detector.encode(images))
+    demand(same, "other embeddings where the shared start was saved and loaded; it may depend on images and seed only")
+
+
 def saves_no_pickle(subject: _Subject) -> None:
     """`save` writes safetensors and JSON only: files that are safe to load from strangers."""
     with tempfile.TemporaryDirectory() as folder:
@@ -250,6 +267,7 @@ SUITE = Suite(
         takes_integers_and_floats,
         does_not_modify_its_input,
         loads_what_it_saved,
+        starts_alike,
         saves_no_pickle,
         leaves_global_randomness_alone,
     ),

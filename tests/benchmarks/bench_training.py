@@ -19,7 +19,8 @@ from torch.nn import functional
 from dsv_plugins import Augmentation
 from dsv_plugins.builtin.augmentations import CutPaste
 from dsv_plugins.builtin.colour import jitter_colours
-from dsv_plugins.builtin.cutpaste_resnet18 import IMAGENET_MEAN, IMAGENET_STD, CutPasteResNet18
+from dsv_plugins.builtin.cutpaste_module import IMAGENET_MEAN, IMAGENET_STD
+from dsv_plugins.builtin.cutpaste_resnet18 import CutPasteResNet18
 from dsv_plugins.builtin.detectors import PRESETS, Settings
 from dsv_plugins.builtin.resnet import ResNet18
 
