@@ -38,7 +38,9 @@ format: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
+# Tests start many processes: compiled once, our modules need not be compiled in each of them.
 test: check docs
+	$(PYTHON) -m compileall -q dsv_plugins
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)

@@ -75,9 +75,9 @@ def dsv(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
 
 
 def tiny_select(task: Path, run: Path, *more: object) -> list[object]:
-    """The arguments of a selection of three candidates that takes seconds."""
-    grid = "patch_size=0.02,0.08,0.32"
-    return ["select", task, "--grid", grid, "--detector-params", json.dumps(TINY), "--out", run, *more]
+    """The arguments of a selection of three candidates that takes seconds: starting workers would take longer."""
+    options = ["--grid", "patch_size=0.02,0.08,0.32", "--detector-params", json.dumps(TINY), "--executor", "serial"]
+    return ["select", task, *options, "--out", run, *more]
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # They set up environments, and are themselves what runs these tests.
 SET_UP = ("make ", "pip ", "git ", "cd ")
-SMALL = ["--detector-params", json.dumps(TINY)]
+SMALL = ["--detector-params", json.dumps(TINY), "--executor", "serial"]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -59,14 +59,7 @@ def test_shell_snippets_run(page, tmp_path):
         command, *arguments = shlex.split(line, comments=True)
         assert command == "dsv", f"{line!r} is no command that these tests know how to run"
         if arguments[0] in ("select", "bench"):
-            arguments += SMALL + (
-                [] if "--grid" in arguments or "--config" in arguments else ["--grid", "patch_size=0.1"]
-            )
-        if arguments[0] == "bench":
-            arguments += [
-                "--executor",
-                "serial",
-            ]  # a pool of processes for each of its studies takes longer than they do
+            arguments += SMALL + ([] if {"--grid", "--config"} & set(arguments) else ["--grid", "patch_size=0.1"])
         completed = subprocess.run(
             [sys.executable, "-m", "dsv_plugins", *arguments],
             cwd=tmp_path,

@@ -47,7 +47,7 @@ sys.exit(main(sys.argv[1:]))
 def test_killed_in_the_middle_of_writing_it_goes_on_to_the_same_bytes(finished, tmp_path, flushes):
     """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
     task, undisturbed, _ = finished
-    arguments = [*map(str, tiny_select(task, tmp_path / "run", "--executor", "serial"))]
+    arguments = [*map(str, tiny_select(task, tmp_path / "run"))]
     killed = subprocess.run([sys.executable, "-c", KILL_AT_NTH_FLUSH, str(flushes), *arguments], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     before = finished_candidates(tmp_path / "run")
@@ -75,12 +75,13 @@ def wait_until(condition, seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
+TWO_WORKERS = ["--executor", "processes", "--workers", 2]
 LONGER = ["--detector-params", json.dumps({**TINY, "updates": 60})]
 
 
 def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
     task, _, _ = finished
-    arguments = tiny_select(task, tmp_path / "run", *LONGER, "--workers", 2)
+    arguments = tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS)
     running = start(*arguments)
     wait_until(lambda: finished_candidates(tmp_path / "run"))
     os.kill(running.pid, signal.SIGKILL)
@@ -91,13 +92,13 @@ def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
     after = finished_candidates(tmp_path / "run")
     assert len(after) == len(set(after)) == 3
     assert after[: len(before)] == before
-    dsv(*tiny_select(task, tmp_path / "whole", *LONGER, "--executor", "serial"))
+    dsv(*tiny_select(task, tmp_path / "whole", *LONGER))
     assert (tmp_path / "run/selection.json").read_bytes() == (tmp_path / "whole/selection.json").read_bytes()
 
 
 def test_ctrl_c_leaves_a_run_that_goes_on_and_says_how(finished, tmp_path):
     task, _, _ = finished
-    running = start(*tiny_select(task, tmp_path / "run", *LONGER, "--workers", 2))
+    running = start(*tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS))
     wait_until(lambda: any((tmp_path / "run/progress").glob("*")))
     os.killpg(running.pid, signal.SIGINT)  # what a terminal does
     output, errors = running.communicate(timeout=60)
@@ -128,7 +129,7 @@ def test_a_full_disk_is_one_line_and_what_is_finished_is_kept(finished, tmp_path
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=420k", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        arguments = tiny_select(task, disk / "run", "--executor", "serial")
+        arguments = tiny_select(task, disk / "run")
         completed = dsv(*arguments)
         assert completed.returncode == 1
         assert re.fullmatch(r"dsv select: .* cannot be written \(.*No space left.*\n", completed.stderr)

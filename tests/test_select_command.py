@@ -105,6 +105,6 @@ def test_bad_images_are_one_line_or_skipped(task, tmp_path):
     (task / "train/good/000.png").write_bytes(b"no image")
     line = bad_call(*tiny_select(task, tmp_path / "run"))
     assert re.search(r"000\.png cannot be read as an image .*; remove it, or go on .*--skip-bad", line)
-    completed = dsv(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json", "--executor", "serial"))
+    completed = dsv(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json"))
     assert completed.returncode == 0, completed.stderr
     assert any("000.png" in note for note in json.loads(completed.stdout)["notes"])

@@ -156,7 +156,7 @@ def test_killed_during_the_start_it_goes_on(finished, tmp_path):
         "run.work_on_shared_start = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    arguments = [*map(str, tiny_select(task, tmp_path / "run", "--executor", "serial"))]
+    arguments = [*map(str, tiny_select(task, tmp_path / "run"))]
     killed = subprocess.run([sys.executable, "-c", kill, *arguments], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert dsv(*arguments).returncode == 0
