@@ -10,7 +10,7 @@ width than the others. What comes back is a float64 scalar tensor, or an `Estima
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
@@ -31,8 +31,11 @@ __all__ = [
     "discordance",
     "distance_std",
     "dsv",
+    "energy_distance",
+    "relative_energy",
     "separability",
     "set_distance",
+    "shift_cosine",
     "squared_mmd",
 ]
 
@@ -157,6 +160,46 @@ def distance_std(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
     return _distance_moments(*_sampled(a, b, pairs=len(a) * len(b), **limits)).variance.sqrt()
 
 
+def energy_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
+    """Return E(a, b) = 2 d(a, b) - d(a, a) - d(b, b): zero where the two are distributed alike, and never negative.
+
+    It is the squared distance of the two distributions in a Hilbert space, and what is left of d(a, b) once the spread
+    within the sets is taken out. `limits` are those of `set_distance`, for the pairs within the larger set.
+    """
+    a, b = _checked(a=a, b=b)
+    return _energy_distance(*_sampled(a, b, pairs=max(len(a), len(b)) ** 2, **limits))
+
+
+def relative_energy(train: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+    """Return E(train, test) / d(train, train): how far test is from train in units of the spread of train.
+
+    NaN where d(train, train) is zero. `limits` are those of `energy_distance`.
+    """
+    train, test = _checked(train=train, test=test)
+    train, test = _sampled(train, test, pairs=max(len(train), len(test)) ** 2, **limits)
+    return _ratio(_energy_distance(train, test), _mean_distance(train, train), at_zero=math.nan)
+
+
+def shift_cosine(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+    """Return the cosine between the shifts train → test and train → augmented in the Hilbert space of E, from -1 to 1.
+
+    It is 1 where test is distributed as a mixture of train and augmented, whatever the shares: augmented images then
+    explain the whole difference between train and test. NaN where one of the shifts is zero.
+    `limits` are those of `energy_distance`.
+    """
+    train, augmented, test = _checked(train=train, augmented=augmented, test=test)
+    pairs = max(len(train), len(augmented), len(test)) ** 2
+    train, augmented, test = _sampled(train, augmented, test, pairs=pairs, **limits)
+    inner = (
+        _mean_distance(test, train)
+        + _mean_distance(train, augmented)
+        - _mean_distance(test, augmented)
+        - _mean_distance(train, train)
+    )
+    norms = (_energy_distance(train, test) * _energy_distance(train, augmented)).sqrt()
+    return _ratio(inner, norms, at_zero=math.nan).clamp(-1, 1)
+
+
 def squared_mmd(
     a: Tensor,
     b: Tensor,
@@ -261,16 +304,25 @@ def _variance_of_mean(sample: Tensor, population: int) -> Tensor:
     return sample.var() * unseen / len(sample) if unseen else sample.new_zeros(())
 
 
+def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
+    return _distance_moments(a, b).mean
+
+
+def _energy_distance(a: Tensor, b: Tensor) -> Tensor:
+    # Never negative but for rounding.
+    return (2 * _mean_distance(a, b) - _mean_distance(a, a) - _mean_distance(b, b)).clamp(min=0)
+
+
 def _sampled(
-    a: Tensor, b: Tensor, *, pairs: int, max_pairs: int = MAX_PAIRS, sample: int = SAMPLE, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Return the two sets where `pairs` is within `max_pairs`, else a random sample of each."""
+    *sets: Tensor, pairs: int, max_pairs: int = MAX_PAIRS, sample: int = SAMPLE, seed: int = 0
+) -> Sequence[Tensor]:
+    """Return the sets where `pairs` is within `max_pairs`, else a random sample of each."""
     if sample < 2:
         raise ValueError(f"a sample of {sample} has no standard error; draw at least 2 rows")
     if pairs <= max_pairs:
-        return a, b
+        return sets
     generator = torch.Generator().manual_seed(seed)
-    return _drawn(a, sample, generator), _drawn(b, sample, generator)
+    return [_drawn(each, sample, generator) for each in sets]
 
 
 def _drawn(points: Tensor, sample: int, generator: torch.Generator) -> Tensor:

@@ -86,11 +86,13 @@ class SelectorPlugin(Plugin[Selector]):
 
     Attributes:
         judges_alone: Whether a candidate's loss depends on that candidate only. Such a selector can steer a search.
+        needs_holdout: Whether it judges by normal images kept out of training. A study without them refuses it.
     """
 
     kind: ClassVar[str] = "selector"
 
     judges_alone: bool = False
+    needs_holdout: bool = False
 
 
 @dataclass(frozen=True)

@@ -346,7 +346,10 @@ def _check_settings(study: Study, registry: Registry) -> None:
     if study.threads < 1:
         raise InputError(f"threads is {study.threads}; give a whole number of at least 1")
     for name in study.selectors:
-        registry.get(SelectorPlugin, name)
+        if registry.get(SelectorPlugin, name).needs_holdout and not study.holdout:
+            raise InputError(
+                f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
+            )
     if study.search == "halving" and not registry.get(SelectorPlugin, study.selectors[0]).judges_alone:
         alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
         raise InputError(

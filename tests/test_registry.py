@@ -41,7 +41,10 @@ OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
 BUILTINS = {
     "augmentation": {"cutout", "cutavg", "cutdiff", "cutpaste"},
     "detector_encoder": {"cutpaste-resnet18"},
-    "selector": {"dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"},
+    "selector": {
+        *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
+        *("pu-auc", "energy", "cosine", "pu-auc-mc", "energy-mc", "cosine-mc", "pu-auc-cosine"),
+    },
 }
 
 

@@ -199,6 +199,12 @@ def test_halving_spends_less_and_ends_as_a_full_training_would(finished, tmp_pat
     assert result.choice.loss == reference.losses["dsv"]
 
 
+def test_a_selector_of_held_out_images_is_refused_in_a_study_without(task, tmp_path):
+    with pytest.raises(InputError, match="'pu-auc' judges by good images .* set --holdout 0.15"):
+        tiny(task, tmp_path / "run", selector=["dsv", "pu-auc"]).run()
+    assert not (tmp_path / "run").exists()
+
+
 def test_halving_needs_a_selector_that_judges_alone(task, tmp_path):
     with pytest.raises(InputError, match="'mc' judges only a whole pool; put one of .*dsv"):
         tiny(task, tmp_path / "run", search="halving", selector="mc").run()

@@ -12,7 +12,17 @@ from dsv_plugins.registry import Registry
 from dsv_plugins.selection import choose
 from dsv_plugins.types import Evaluation
 
-__all__ = ["ABLATION", "AVERAGE", "MAIN", "RANDOM", "SIDELINES", "Method", "installed_methods", "losses_of"]
+__all__ = [
+    "ABLATION",
+    "AVERAGE",
+    "MAIN",
+    "RANDOM",
+    "SIDELINES",
+    "Method",
+    "installed_methods",
+    "losses_of",
+    "usable_selectors",
+]
 
 AVERAGE, RANDOM = "Average", "Random"
 """What is no selector is capitalised: a plugin's name never is, so that the two cannot clash."""
@@ -35,9 +45,14 @@ class Method:
     params: Mapping[str, object] = field(default_factory=dict)
 
 
-def installed_methods(registry: Registry) -> list[Method]:
-    """Every selector there is, built-in or not: in the paper's order, DSV last, then its parts and its variant."""
-    names = {record.name for record in registry.of_kind(SelectorPlugin)}
+def usable_selectors(registry: Registry, *, holdout: float) -> set[str]:
+    """The names of the selectors that can judge in studies with this share of train images kept out of training."""
+    return {record.name for record in registry.of_kind(SelectorPlugin) if holdout or not record.needs_holdout}
+
+
+def installed_methods(registry: Registry, *, holdout: float = 0.0) -> list[Method]:
+    """Every usable selector, built-in or not: in the paper's order, DSV last, then its parts and its variant."""
+    names = usable_selectors(registry, holdout=holdout)
     known = [name for name in PAPER_ORDER if name in names]
     foreign = sorted(names - {*known, *SIDELINES, MAIN})
     parts = [name for name in SIDELINES if name in names]

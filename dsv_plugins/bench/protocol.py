@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from dsv_plugins.bench.cells import POOLED, Cell, measure
-from dsv_plugins.bench.methods import installed_methods
+from dsv_plugins.bench.methods import installed_methods, usable_selectors
 from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.worth import auc_of, keep_worth, labels_of
 from dsv_plugins.dataset import INDEX
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, described
 from dsv_plugins.observers import Observer
-from dsv_plugins.records import SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.result import Result
 from dsv_plugins.run import Run
@@ -88,7 +87,7 @@ class Bench:
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
         """The study of one cell. It takes all selectors, so that its run folder shows what each of them chose."""
-        others = sorted({record.name for record in registry.of_kind(SelectorPlugin)} - {SELECTOR})
+        others = sorted(usable_selectors(registry, holdout=self.holdout) - {SELECTOR})
         return Study(
             train=task.train,
             test=task.test,
@@ -98,6 +97,11 @@ class Bench:
             out=self.out / task.name / f"{augmentation}-{seed}",
             **{"skip_bad": True, **self.settings},
         )
+
+    @property
+    def holdout(self) -> float:
+        """The share of the train images that every study keeps out of training."""
+        return float(self.settings.get("holdout", 0.0))
 
     def _check(self) -> None:
         """What is wrong with the settings shows now, and not once for every task."""
@@ -115,7 +119,7 @@ class _Work:
         self.registry = registry
         self.conduct = conduct
         self.report = report
-        self.methods = installed_methods(registry)
+        self.methods = installed_methods(registry, holdout=bench.holdout)
         self.cells: list[Cell] = []
         self.failures: dict[str, str] = {}
         for augmentation in bench.augmentations:

@@ -7,16 +7,14 @@ Each looks at embeddings or at scores, never at labels. The mathematics lives in
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from dsv_plugins import EmbeddingError, Embeddings, Evaluation, ScoreError, SelectorPlugin, hookimpl
+from dsv_plugins import Embeddings, Evaluation, SelectorPlugin, hookimpl
+from dsv_plugins.builtin.judging import embedding_losses, pool_losses
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = ["DSV", "MMD", "STD", "Base", "Discordance", "Hits", "ModelCentrality", "Select", "Separability"]
@@ -45,7 +43,7 @@ class DSV:
         """L_DSV of each candidate."""
         from dsv_plugins.losses import dsv
 
-        return _embedding_losses(evaluations, lambda e: dsv(e.train, e.augmented, e.test, variant=self.variant))
+        return embedding_losses(evaluations, lambda e: dsv(e.train, e.augmented, e.test, variant=self.variant))
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Discordance:
         """L_dis of each candidate."""
         from dsv_plugins.losses import discordance
 
-        return _embedding_losses(evaluations, lambda e: discordance(e.train, e.augmented, e.test))
+        return embedding_losses(evaluations, lambda e: discordance(e.train, e.augmented, e.test))
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Separability:
         from dsv_plugins.losses import separability
 
         cap = math.inf if self.cap is None else self.cap
-        return _embedding_losses(evaluations, lambda e: -separability(e.train, e.augmented, e.test).clamp(max=cap))
+        return embedding_losses(evaluations, lambda e: -separability(e.train, e.augmented, e.test).clamp(max=cap))
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Base:
         """The mean distance between train or augmented embeddings and test embeddings."""
         from dsv_plugins.losses import set_distance
 
-        return _embedding_losses(evaluations, lambda e: set_distance(_seen(e), e.test).value)
+        return embedding_losses(evaluations, lambda e: set_distance(_seen(e), e.test).value)
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class MMD:
         """The discrepancy between train or augmented embeddings and test embeddings."""
         from dsv_plugins.losses import squared_mmd
 
-        return _embedding_losses(evaluations, lambda e: squared_mmd(_seen(e), e.test, kernel=self.kernel))
+        return embedding_losses(evaluations, lambda e: squared_mmd(_seen(e), e.test, kernel=self.kernel))
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class STD:
         """The standard deviation of the distances to the test embeddings, negated."""
         from dsv_plugins.losses import distance_std
 
-        return _embedding_losses(
+        return embedding_losses(
             evaluations, lambda e: -distance_std(_seen(e) if self.include_augmented else e.train, e.test)
         )
 
@@ -140,7 +138,7 @@ class ModelCentrality:
         """The mean rank correlation with the others, negated."""
         from dsv_plugins.builtin.consensus import model_centrality
 
-        return _score_losses(evaluations, model_centrality)
+        return pool_losses(evaluations, model_centrality)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class Select:
         """The rank correlation with the consensus, negated."""
         from dsv_plugins.builtin.consensus import select
 
-        return _score_losses(evaluations, select)
+        return pool_losses(evaluations, select)
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class Hits:
         """The hubness, negated."""
         from dsv_plugins.builtin.consensus import hits
 
-        return _score_losses(evaluations, lambda scores: hits(scores, rank_order=self.rank_order))
+        return pool_losses(evaluations, lambda scores: hits(scores, rank_order=self.rank_order))
 
 
 @hookimpl
@@ -188,43 +186,6 @@ def selector() -> list[SelectorPlugin]:
         SelectorPlugin("select", Select, "Agreement with a selective consensus (Rayana and Akoglu 2016)"),
         SelectorPlugin("hits", Hits, "Hubs and authorities among candidates and images"),
     ]
-
-
-def _embedding_losses(evaluations: Sequence[Evaluation], loss: Callable[[Embeddings], Tensor]) -> list[float]:
-    """The loss of each candidate; one with unusable embeddings is named, and gets NaN, so that it ranks last."""
-    losses = []
-    for evaluation in evaluations:
-        try:
-            losses.append(float(loss(evaluation.embeddings)))
-        except EmbeddingError as error:
-            _reject(evaluation, str(error))
-            losses.append(math.nan)
-    return losses
-
-
-def _score_losses(
-    evaluations: Sequence[Evaluation], values: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-) -> list[float]:
-    """The negated value of each candidate among those with usable scores; the others are named, and get NaN."""
-    import numpy as np
-
-    columns = [evaluation.scores.test.double().cpu().numpy() for evaluation in evaluations]
-    shapes = {column.shape for column in columns}
-    if any(len(shape) != 1 or shape[0] == 0 for shape in shapes) or len(shapes) > 1:
-        raise ScoreError(f"the test scores have the shapes {sorted(shapes)}; score the same images with each candidate")
-    usable = [bool(np.isfinite(column).all()) for column in columns]
-    for evaluation, is_usable in zip(evaluations, usable, strict=True):
-        if not is_usable:
-            _reject(evaluation, "its test scores are not all finite")
-    losses = np.full(len(columns), np.nan)
-    if any(usable):
-        kept = [column for column, is_usable in zip(columns, usable, strict=True) if is_usable]
-        losses[usable] = -values(np.stack(kept, axis=1))
-    return [float(loss) for loss in losses]
-
-
-def _reject(evaluation: Evaluation, reason: str) -> None:
-    warnings.warn(f"{evaluation.candidate} is left out of the selection: {reason}", stacklevel=4)
 
 
 def _seen(embeddings: Embeddings) -> Tensor:

@@ -36,9 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the demo, or go on with it."""
     from dsv_plugins.bench.demo_task import write_demo_task
+    from dsv_plugins.bench.methods import usable_selectors
     from dsv_plugins.bench.worth import keep_worth, labels_of
     from dsv_plugins.images import split_folder
-    from dsv_plugins.records import AugmentationPlugin, SelectorPlugin
+    from dsv_plugins.records import AugmentationPlugin
     from dsv_plugins.registry import build_registry
     from dsv_plugins.spaces import grid
     from dsv_plugins.store import verify
@@ -57,7 +58,7 @@ def run(arguments: Namespace) -> int:
         augmentation="cutpaste",
         grid={"patch_size": sizes[LARGER_SIZES]},
         detector_params={"preset": "quick", "updates": arguments.updates},
-        selector=["dsv", *sorted({record.name for record in registry.of_kind(SelectorPlugin)} - {"dsv"})],
+        selector=["dsv", *sorted(usable_selectors(registry, holdout=0.0) - {"dsv"})],
         workers=arguments.workers,
         seed=arguments.seed,
         out=folder / f"run-{arguments.updates}",

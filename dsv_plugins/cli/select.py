@@ -50,7 +50,6 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--search", default="grid", choices=["grid", "halving"], help="how the updates are spent")
     parser.add_argument("--rungs", type=int, default=3, help="rungs of halving")
     parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
-    parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
     parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
     parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
@@ -66,6 +65,7 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--updates", type=int, help="training updates for each candidate")
     parser.add_argument("--image-size", type=int, help="height and width in pixels")
     parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
+    parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
     parser.add_argument("--observers", default="", help="observer plugins to tell what happens, as a,b,c")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
@@ -137,7 +137,6 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
         "search": arguments.search,
         "rungs": Rungs(arguments.rungs, arguments.factor),
         "seed": arguments.seed,
-        "holdout": arguments.holdout,
         "skip_bad": arguments.skip_bad,
         "out": Path(arguments.out) if arguments.out else None,
     }
@@ -157,6 +156,7 @@ def training_settings(arguments: Namespace) -> dict[str, Any]:
         "grid": arguments.grid,
         "detector": arguments.detector,
         "detector_params": detector_params,
+        "holdout": arguments.holdout,
         "executor": arguments.executor,
         "observers": listed(arguments.observers),
         "workers": arguments.workers,

@@ -1,0 +1,69 @@
+"""How the built-in selectors go through candidates: one that cannot be judged is named, and ranks last."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dsv_plugins import EmbeddingError, Embeddings, Evaluation, ScoreError, Scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["embedding_losses", "pool_losses", "score_losses"]
+
+
+def embedding_losses(evaluations: Sequence[Evaluation], loss: Callable[[Embeddings], Tensor]) -> list[float]:
+    """The loss of each candidate's embeddings; NaN where they are unusable."""
+    return _losses(evaluations, lambda evaluation: loss(evaluation.embeddings))
+
+
+def score_losses(evaluations: Sequence[Evaluation], loss: Callable[[Scores], Tensor]) -> list[float]:
+    """The loss of each candidate's scores; NaN where they are unusable."""
+    return _losses(evaluations, lambda evaluation: loss(evaluation.scores))
+
+
+def pool_losses(
+    evaluations: Sequence[Evaluation], values: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> list[float]:
+    """The negated value of each candidate among those with usable test scores; NaN for the others."""
+    import numpy as np
+
+    columns = [evaluation.scores.test.double().cpu().numpy() for evaluation in evaluations]
+    shapes = {column.shape for column in columns}
+    if any(len(shape) != 1 or shape[0] == 0 for shape in shapes) or len(shapes) > 1:
+        raise ScoreError(f"the test scores have the shapes {sorted(shapes)}; score the same images with each candidate")
+    usable = _usable(evaluations)
+    losses = np.full(len(columns), np.nan)
+    if any(usable):
+        kept = [column for column, is_usable in zip(columns, usable, strict=True) if is_usable]
+        losses[usable] = -values(np.stack(kept, axis=1))
+    return [float(loss) for loss in losses]
+
+
+def _losses(evaluations: Sequence[Evaluation], loss: Callable[[Evaluation], Tensor]) -> list[float]:
+    losses = []
+    for evaluation in evaluations:
+        try:
+            losses.append(float(loss(evaluation)))
+        except (EmbeddingError, ScoreError) as error:
+            _reject(evaluation, str(error))
+            losses.append(math.nan)
+    return losses
+
+
+def _usable(evaluations: Sequence[Evaluation]) -> list[bool]:
+    usable = [bool(evaluation.scores.test.isfinite().all()) for evaluation in evaluations]
+    for evaluation, is_usable in zip(evaluations, usable, strict=True):
+        if not is_usable:
+            _reject(evaluation, "its test scores are not all finite")
+    return usable
+
+
+def _reject(evaluation: Evaluation, reason: str) -> None:
+    # Through the two functions above it and the selector's `losses`, to whoever called that.
+    warnings.warn(f"{evaluation.candidate} is left out of the selection: {reason}", stacklevel=5)
