@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import StoreError
-from dsv_plugins.evaluate import load_evaluation
+from dsv_plugins.evaluate import DETECTOR, load_evaluation, make_detector
 from dsv_plugins.interfaces import DetectorEncoder
 from dsv_plugins.records import DetectorEncoderPlugin
 from dsv_plugins.registry import Registry, build_registry
@@ -94,8 +94,13 @@ class Result:
 
     def evaluation(self, candidate: Candidate) -> Evaluation:
         """The stored embeddings and scores of a candidate that did not fail."""
-        found = next(entry for entry in self.candidates if entry.candidate.id == candidate.id)
-        return load_evaluation(RunFolder(self.run).candidate(candidate.id, found.updates))
+        return load_evaluation(self._folder(candidate))
+
+    def load_detector(self, candidate: Candidate) -> DetectorEncoder:
+        """The trained detector of a candidate that did not fail, whether it was chosen or not."""
+        detector = make_detector(build_registry(self.plugins), candidate)
+        detector.load(self._folder(candidate) / DETECTOR)
+        return detector
 
     def table(self) -> str:
         """The candidates with their losses as text, each selector's choice marked."""
@@ -146,6 +151,10 @@ class Result:
             "updates_spent": self.updates_spent,
             "notes": list(self.notes),
         }
+
+    def _folder(self, candidate: Candidate) -> Path:
+        found = next(entry for entry in self.candidates if entry.candidate.id == candidate.id)
+        return RunFolder(self.run).candidate(candidate.id, found.updates)
 
     def as_selection(self) -> dict[str, Any]:
         """What `selection.json` keeps: nothing that differs between two runs of one study, such as times."""

@@ -24,6 +24,7 @@ def tiny_bench(tasks: Path, out: Path, *more: object) -> list[object]:
     """Two augmentations with three candidates each, trained one after the other in this process."""
     grid = f"patch_size={','.join(map(str, SIZES))}"
     options = ["--augmentations", "cutout,cutpaste", "--grid", grid, "--detector-params", json.dumps(TINY)]
+    options += ["--holdout", 0.4, "--thin", "0.34,0.2", "--brighten", 1.2]
     return ["bench", tasks, *options, "--executor", "serial", "--out", out, *more]
 
 
@@ -68,7 +69,7 @@ def test_killed_it_goes_on_and_trains_nothing_twice(benched) -> None:
 
 def test_the_tables_are_shown_and_written(benched) -> None:
     _, out, completed = benched
-    for title in ("Average AUC", "Average rank", "Regret and spread", "Wilcoxon"):
+    for title in ("Average AUC", "Average rank", "Regret and spread", "Wilcoxon", "changed test sets"):
         assert title in completed.stdout
     assert "all together" in completed.stdout
     page = (out / "tables.md").read_text()
@@ -101,6 +102,22 @@ def test_the_cells_are_complete_and_consistent(benched) -> None:
     assert "Random" not in pooled["auc"]
 
 
+def test_the_choices_are_judged_again_on_changed_test_sets(benched) -> None:
+    _, out, _ = benched
+    content = json.loads((out / "bench.json").read_text())
+    variations = ["full", "34% anomalies", "20% anomalies", "normals × 1.2"]
+    assert len(content["variations"]) == len(variations) * 2 * 2
+    methods = {row["method"]: row for row in content["tables"]["variations"]}
+    assert {"Average", "dsv", "pu-auc", "pu-auc-mc", "best"} <= set(methods)
+    alone = [cell for cell in content["cells"] if cell["augmentation"] != "all together"]
+    for method, row in methods.items():
+        assert list(row) == ["method", *variations]
+        assert row["full"] == pytest.approx(sum(cell["auc"][method] for cell in alone) / len(alone))
+    # Thinning hides anomalies from the selectors, and leaves what the candidates are worth as it is.
+    assert methods["best"]["full"] == methods["best"]["20% anomalies"]
+    assert methods["best"]["full"] != methods["best"]["normals × 1.2"]
+
+
 def test_the_random_run_draws_from_the_range_of_the_grid_outside_the_pool(benched) -> None:
     _, out, _ = benched
     evaluations = list((out / "bolt/cutout-0-random/candidates").glob("*/evaluation.json"))
@@ -131,7 +148,8 @@ def test_losses_are_the_same_whatever_the_test_folders_are_called(benched, tmp_p
         augmentation="cutout",
         grid={"patch_size": SIZES},
         detector_params=TINY,
-        selector=["dsv", "mc", "hits"],
+        selector=["dsv", "mc", "pu-auc"],
+        holdout=0.4,
         executor="serial",
         out=tmp_path / "run",
     )
@@ -141,7 +159,7 @@ def test_losses_are_the_same_whatever_the_test_folders_are_called(benched, tmp_p
         for cell in json.loads((out / "bench.json").read_text())["cells"]
         if (cell["task"], cell["augmentation"]) == ("bolt", "cutout")
     )
-    for selector in ("dsv", "mc", "hits"):
+    for selector in ("dsv", "mc", "pu-auc"):
         assert [entry.losses[selector] for entry in entries] == cell["losses"][selector]
 
 
@@ -179,6 +197,8 @@ def test_labels_that_are_missing_everywhere_are_one_line(task, tmp_path, capsys)
         (["--augmentations", "cutot"], "did you mean"),
         (["--detector-params", "{depth: 3}"], "does not take 'depth'"),
         (["--seeds", "0"], "seeds is 0"),
+        (["--thin", "0.3,1.2"], "thin has the share 1.2"),
+        (["--brighten", "0"], "brighten is 0.0"),
     ],
 )
 def test_wrong_settings_are_one_line_at_once(task, tmp_path, more, message, capsys) -> None:

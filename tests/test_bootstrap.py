@@ -9,13 +9,13 @@ from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, SelectorPlugi
 from dsv_plugins.bootstrap import MAX_ROWS, win_shares
 
 
-def evaluation(place: int, test: torch.Tensor, rows: int = 50) -> Evaluation:
+def evaluation(place: int, test: torch.Tensor, rows: int = 50, holdout: torch.Tensor | None = None) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     train = torch.randn(rows, 4, generator=generator)
     return Evaluation(
         Candidate("cutout", {"patch_size": place}),
-        Embeddings(train, train + 3, test),
-        Scores(torch.zeros(rows), test[:, 0]),
+        Embeddings(train, train + 3, test, holdout),
+        Scores(torch.zeros(rows), test[:, 0], None if holdout is None else holdout[:, 0]),
     )
 
 
@@ -61,7 +61,38 @@ def test_candidates_are_judged_on_the_same_images_and_never_on_many():
         assert torch.equal(first, second)
         assert len(first) == MAX_ROWS
     assert not torch.equal(seen[0][0], seen[1][0])
-    assert len(seen) == 100
+    assert len(seen) == 50
     seen.clear()
     win_shares(Spy(), [evaluation(place, test, rows=900) for place in range(100)], seed=0)
-    assert len(seen) == 20
+    assert len(seen) == 10
+
+
+def test_held_out_images_are_drawn_anew_and_alike_for_all_candidates():
+    seen = []
+
+    class Spy:
+        def losses(self, evaluations):
+            seen.append([e.embeddings.holdout for e in evaluations])
+            assert all(torch.equal(e.scores.holdout, e.embeddings.holdout[:, 0]) for e in evaluations)
+            return [0.0] * len(evaluations)
+
+    test, holdout = points(0, 1), points(0, 2, rows=30)
+    win_shares(Spy(), [evaluation(place, test, holdout=holdout) for place in range(2)], seed=0)
+    assert all(torch.equal(*pair) for pair in seen)
+    assert all(len(first) == len(holdout) for first, _ in seen)
+    assert not torch.equal(seen[0][0], seen[1][0])
+
+
+def test_few_held_out_images_make_a_choice_by_them_less_clear():
+    """The better of two candidates by a little wins less often where what it is compared with is drawn anew."""
+    pu_auc = build_registry().create(SelectorPlugin, "pu-auc")
+    tests = points(0.8, 1, rows=400), points(1.0, 2, rows=400)
+    clear, unclear = (
+        win_shares(
+            pu_auc,
+            [evaluation(place, test, holdout=points(0, 7 + place, rows)) for place, test in enumerate(tests)],
+            seed=0,
+        )
+        for rows in (120, 4)
+    )
+    assert max(unclear) < max(clear)

@@ -13,6 +13,7 @@ from dsv_plugins.bench.cells import Cell
 from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_table, ranks_table, tasks_table
 from dsv_plugins.bench.protocol import Outcome
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
+from dsv_plugins.bench.variations import Varied, variations_table
 from dsv_plugins.store import write_json, write_text
 
 __all__ = ["FILES", "described_outcome", "tabulate", "write"]
@@ -21,10 +22,11 @@ FILES = TABLES, SHEET, OBJECT, FIGURES = "tables.md", "tables.csv", "bench.json"
 PACKAGES = ("dsv-plugins", "torch", "torchvision", "lightning", "scipy", "scikit-learn")
 
 
-def tabulate(cells: Sequence[Cell]) -> list[Table]:
+def tabulate(cells: Sequence[Cell], varied: Sequence[Varied] = ()) -> list[Table]:
     """Every table, the most telling ones first; several seeds enter as their mean."""
-    makers = (aucs_table, ranks_table, choices_table, p_values_table, tasks_table, ablation_table)
-    return [make(cells) for make in (*makers, correlations_table, theory_table)]
+    telling = [make(cells) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
+    telling += [variations_table(varied)] if varied else []
+    return [*telling, *(make(cells) for make in (tasks_table, ablation_table, correlations_table, theory_table))]
 
 
 def described_outcome(outcome: Outcome, tables: Sequence[Table], settings: Mapping[str, object]) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def described_outcome(outcome: Outcome, tables: Sequence[Table], settings: Mappi
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "tables": as_json(tables),
         "cells": [cell.as_json() for cell in outcome.cells],
+        "variations": [each.as_json() for each in outcome.varied],
         "failures": dict(outcome.failures),
     }
 

@@ -14,9 +14,11 @@ from dsv_plugins.bench.cells import POOLED, Cell, measure
 from dsv_plugins.bench.methods import installed_methods, usable_selectors
 from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.tasks import Task
+from dsv_plugins.bench.variations import Variations, Varied, vary
 from dsv_plugins.bench.worth import auc_of, keep_worth, labels_of
 from dsv_plugins.dataset import INDEX
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, described
+from dsv_plugins.evaluate import threads
 from dsv_plugins.observers import Observer
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.result import Result
@@ -42,10 +44,12 @@ class Outcome:
     Attributes:
         cells: What was measured: for each task and seed a cell for each augmentation, and one for all together.
         failures: Why a part of it has no cell, by the name of the part.
+        varied: What the choices are worth on changed test sets, where that was asked for.
     """
 
     cells: Sequence[Cell]
     failures: Mapping[str, str]
+    varied: Sequence[Varied] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Bench:
         augmentations: Names of augmentations; each has a pool of its own, and all together form one more.
         seeds: How many times everything is trained.
         settings: Further settings of every study, such as `grid` and `detector_params`.
+        variations: Changed test sets on which the trained candidates are judged again.
     """
 
     tasks: Sequence[Task]
@@ -65,6 +70,7 @@ class Bench:
     augmentations: Sequence[str] = AUGMENTATIONS
     seeds: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    variations: Variations = field(default_factory=Variations)
 
     def run(self, conduct: Conduct, report: Report) -> Outcome:
         """Do what is not done yet, and measure everything.
@@ -83,7 +89,7 @@ class Bench:
         for task in self.tasks:
             for seed in range(self.seeds):
                 work.measure_task(task, seed)
-        return Outcome(work.cells, work.failures)
+        return Outcome(work.cells, work.failures, work.varied)
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
         """The study of one cell. It takes all selectors, so that its run folder shows what each of them chose."""
@@ -109,6 +115,7 @@ class Bench:
             raise InputError(f"seeds is {self.seeds}; give a whole number of at least 1")
         if not self.tasks or not self.augmentations or len(set(self.augmentations)) < len(self.augmentations):
             raise InputError("give at least one task and one augmentation, and each augmentation once")
+        self.variations.check()
 
 
 class _Work:
@@ -122,6 +129,7 @@ class _Work:
         self.methods = installed_methods(registry, holdout=bench.holdout)
         self.cells: list[Cell] = []
         self.failures: dict[str, str] = {}
+        self.varied: list[Varied] = []
         for augmentation in bench.augmentations:
             Run(bench.study(bench.tasks[0], augmentation, 0, registry), Observer())  # refuses wrong settings
         self.pace = Pace(dict(self._planned()))
@@ -161,7 +169,17 @@ class _Work:
             raise
         except DSVError as error:  # one baseline less is no reason to lose the others
             notes.append(f"no Random run: {error}")
-        self._add((task.name, augmentation, seed), evaluations, labels, random=random, notes=notes)
+        cell = self._add((task.name, augmentation, seed), evaluations, labels, random=random, notes=notes)
+        with self._going_on(f"{task.name}, {augmentation}, seed {seed}, variations"), threads(study.threads):
+            self.varied += vary(
+                cell,
+                evaluations,
+                labels,
+                result,
+                variations=self.bench.variations,
+                methods=self.methods,
+                registry=self.registry,
+            )
         return evaluations, labels
 
     def _random_auc(self, study: Study, labels: Sequence[bool]) -> float:
@@ -179,11 +197,12 @@ class _Work:
         *,
         random: float | None = None,
         notes: Sequence[str] = (),
-    ) -> None:
+    ) -> Cell:
         cell = measure(
             name, evaluations, labels, methods=self.methods, registry=self.registry, random=random, notes=notes
         )
         self.cells.append(cell)
+        return cell
 
     def _share_work(self, study: Study) -> None:
         """Copy what does not depend on the augmentation from another study of the task: images and shared starts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -15,7 +16,7 @@ from dsv_plugins.errors import TrainingError
 __all__ = ["add_arguments", "run"]
 
 EXIT_PARTLY_FAILED = 1
-ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon")
+ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon", "variations")
 """The other tables have a row for every task, and are in the files."""
 
 
@@ -27,6 +28,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_training_arguments(parser)
     parser.add_argument("--seeds", type=int, default=1, help="how many times everything is trained")
+    parser.add_argument(
+        "--thin", type=_shares, default=[], help="judge again with anomalies thinned to these shares, as 0.3,0.1,0.05"
+    )
+    parser.add_argument("--brighten", type=float, help="judge again with brighter normal test images, as 1.05")
     parser.add_argument("--out", default="dsv-bench", help="where everything goes; the same command goes on from there")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
 
@@ -37,6 +42,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.protocol import Bench
     from dsv_plugins.bench.table import as_rich
     from dsv_plugins.bench.tasks import find_tasks
+    from dsv_plugins.bench.variations import Variations
 
     progress = Console(stderr=arguments.json)
     settings = training_settings(arguments)
@@ -46,6 +52,7 @@ def run(arguments: Namespace) -> int:
         augmentations=listed(arguments.augmentations),
         seeds=arguments.seeds,
         settings=settings,
+        variations=Variations(arguments.thin, arguments.brighten),
     )
     outcome = bench.run(
         conduct=lambda study: conduct(study, as_json=arguments.json),
@@ -53,11 +60,13 @@ def run(arguments: Namespace) -> int:
     )
     if not outcome.cells:
         raise TrainingError(f"no part succeeded; the first: {next(iter(outcome.failures.values()))}")
-    tables = tabulate(outcome.cells)
+    tables = tabulate(outcome.cells, outcome.varied)
     asked = {
         "tasks": [task.name for task in bench.tasks],
         "augmentations": list(bench.augmentations),
         "seeds": bench.seeds,
+        "thin": arguments.thin,
+        "brighten": arguments.brighten,
         **settings,
     }
     described = described_outcome(outcome, tables, asked)
@@ -75,3 +84,12 @@ def run(arguments: Namespace) -> int:
             terminal.print(literal(f"{part} failed: {reason}", style="yellow"), soft_wrap=True)
         terminal.print(literal(f"all of it is in {bench.out}: {', '.join(FILES)}"), soft_wrap=True)
     return EXIT_PARTLY_FAILED if outcome.failures else 0
+
+
+def _shares(value: object) -> list[float]:
+    """The shares: a list in a YAML file, `0.3,0.1` on the command line."""
+    shares = value if isinstance(value, list) else listed(str(value))
+    try:
+        return [float(share) for share in shares]
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{value!r} is not of the form share,share, as in 0.3,0.1") from None
