@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv_plugins.errors import StoreError
+from dsv_plugins.ensemble import Ensemble, Member
+from dsv_plugins.errors import InputError, StoreError
 from dsv_plugins.evaluate import DETECTOR, load_evaluation, make_detector
 from dsv_plugins.interfaces import DetectorEncoder
 from dsv_plugins.records import DetectorEncoderPlugin
 from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.selection import rank
 from dsv_plugins.store import RunFolder, read_json, verify
 from dsv_plugins.types import Candidate, Evaluation, Health
 
@@ -101,6 +103,26 @@ class Result:
         detector = make_detector(build_registry(self.plugins), candidate)
         detector.load(self._folder(candidate) / DETECTOR)
         return detector
+
+    def ensemble(self, count: int, selector: str | None = None) -> Ensemble:
+        """The detectors of the best candidates as one, for where the best of them does not stand out.
+
+        Args:
+            count: How many.
+            selector: Whose losses say which are the best; the first one where None.
+
+        Raises:
+            InputError: The study has no such selector, or too few candidates with a finite loss.
+        """
+        name = selector or next(iter(self.selected))
+        if name not in self.selected:
+            raise InputError(f"{name!r} did not judge this study; give one of {', '.join(self.selected)}")
+        losses = [(entry.losses or {}).get(name, math.nan) for entry in self.candidates]
+        judged = sum(map(math.isfinite, losses))
+        if not 1 <= count <= judged:
+            raise InputError(f"count is {count}; give a number from 1 to {judged}, the candidates that {name!r} judged")
+        best = [self.candidates[place].candidate for place in rank(losses)[:count]]
+        return Ensemble([Member(each, self.load_detector(each), self.evaluation(each).scores.test) for each in best])
 
     def table(self) -> str:
         """The candidates with their losses as text, each selector's choice marked."""

@@ -29,6 +29,7 @@ from dsv_plugins.evaluate import (
 from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
 from dsv_plugins.observers import Observer, Observers
+from dsv_plugins.photometry import shift_warning
 from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.result import CandidateResult, Choice, Result
@@ -76,6 +77,7 @@ class Run:
             self._warm_up()
             for file in self.prepare_images(self.folder.data):
                 self._note(f"left out: {file}")
+            self._note_shift()
             candidates = study.candidates(self.registry, self._context())
             self.observer.started(self.folder.path, candidates)
             evaluations = self._search(candidates)
@@ -104,6 +106,12 @@ class Run:
             skip_bad=study.skip_bad,
             progress=self.observer.decoding,
         )
+
+    def _note_shift(self) -> None:
+        dataset = open_dataset(self.folder.data)
+        warning = shift_warning(dataset.train, dataset.test)
+        if warning is not None:
+            self._note(warning)
 
     def _claim(self) -> None:
         """Write what the run folder is for, or see that it is for this study."""

@@ -1,0 +1,66 @@
+"""Do test images look like train images, as far as colour and brightness go?
+
+Selectors presume that normal test images are distributed as train images. Other light or another camera breaks that,
+and shows in the images' mean colour before anything is trained.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["FEW", "photometric_shift", "shift_warning"]
+
+FEW = 0.3
+"""The share of the test images that anomalies may well be, and not a shift of all images."""
+CRITICAL = 1.747
+"""Which Kuiper's statistic, times √(nm / (n + m)), exceeds in one of twenty pairs of samples of one distribution."""
+BATCH = 64
+
+
+def photometric_shift(train: Tensor, test: Tensor) -> float:
+    """The share of the test images, at least, whose mean colour is not distributed as that of the train images.
+
+    Were a share γ of the test images changed and the others distributed as train, no interval of a channel's mean could
+    hold a share of test that differs by more than γ from that of train. The largest such difference is Kuiper's
+    statistic; less what chance makes of it, it bounds γ from below. Intervals see also what goes both ways, such as
+    normals that are darker and anomalies that are brighter.
+
+    Args:
+        train: Normal images, (images, channels, height, width).
+        test: Unlabelled images, likewise.
+
+    Returns:
+        The largest bound over the channels and the brightness, from 0 to 1.
+    """
+    chance = CRITICAL * math.sqrt((len(train) + len(test)) / (len(train) * len(test)))
+    pairs = zip(_mean_colours(train).T, _mean_colours(test).T, strict=True)
+    return max(0.0, max(_kuiper(*pair) for pair in pairs) - chance)
+
+
+def shift_warning(train: Tensor, test: Tensor) -> str | None:
+    """What to tell the user where more test images look unlike the train images than a few anomalies explain."""
+    shift = photometric_shift(train, test)
+    if shift <= FEW:
+        return None
+    return (
+        f"at least {shift:.0%} of the test images have another mean colour or brightness than the train images, more "
+        "than a few anomalies explain: under other light or with another camera, comparing test with train misleads"
+    )
+
+
+def _mean_colours(images: Tensor) -> Tensor:
+    """The mean of each channel and of all, a row for each image; in batches, since images may be memory-mapped."""
+    batches = (images[start : start + BATCH].double() for start in range(0, len(images), BATCH))
+    colours = torch.cat([batch.mean(dim=(2, 3)) for batch in batches])
+    return torch.cat([colours, colours.mean(dim=1, keepdim=True)], dim=1)
+
+
+def _kuiper(first: Tensor, second: Tensor) -> float:
+    """The largest difference between the shares of the two that lie in an interval."""
+    places = torch.cat([first, second])
+    below = [torch.searchsorted(each.sort().values, places, right=True) / len(each) for each in (first, second)]
+    difference = below[0] - below[1]
+    return float(difference.max().clamp(min=0) - difference.min().clamp(max=0))
