@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study
+	bench-losses bench-augmentations bench-training bench-study bench-pu-auc
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -13,7 +13,7 @@ help:
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
-	@echo "make bench-losses, bench-augmentations, bench-training, bench-study: measurements"
+	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-pu-auc: measurements"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -46,7 +46,7 @@ test: check docs
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
 
-bench-losses bench-augmentations bench-training bench-study: $(READY)
+bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
 figures: $(READY)

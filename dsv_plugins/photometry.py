@@ -53,8 +53,8 @@ def shift_warning(train: Tensor, test: Tensor) -> str | None:
 
 def _mean_colours(images: Tensor) -> Tensor:
     """The mean of each channel and of all, a row for each image; in batches, since images may be memory-mapped."""
-    batches = (images[start : start + BATCH].double() for start in range(0, len(images), BATCH))
-    colours = torch.cat([batch.mean(dim=(2, 3)) for batch in batches])
+    batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
+    colours = torch.cat([batch.mean(dim=(2, 3), dtype=torch.float64) for batch in batches])
     return torch.cat([colours, colours.mean(dim=1, keepdim=True)], dim=1)
 
 
