@@ -263,7 +263,7 @@ class Run:
     def _confidence(self, evaluations: Sequence[Evaluation], names: Sequence[str]) -> dict[str, dict[str, float]]:
         """How often each candidate would win on other test images, for the selectors of which that can be asked."""
         confidence = {}
-        for name in names:
+        for name in names if self.study.confidence else ():
             if self.registry.get(SelectorPlugin, name).judges_alone:
                 try:
                     shares = win_shares(self.registry.create(SelectorPlugin, name), evaluations, seed=self.study.seed)

@@ -44,6 +44,7 @@ class Study:
         rungs: How halving's budget grows.
         seed: Fixes every draw.
         holdout: Share of the train images to keep out of training, for selectors that want unseen normals.
+        confidence: Whether to ask, for each choice, how often it would be the same on resampled test images.
         executor: Name of the executor plugin.
         observers: Name of an observer plugin, or several, to tell what happens, such as loggers.
         workers: How many candidates at once, for executors that have workers.
@@ -65,6 +66,7 @@ class Study:
     rungs: Rungs = field(default_factory=Rungs)
     seed: int = 0
     holdout: float = 0.0
+    confidence: bool = True
     executor: str = "processes"
     observers: str | Sequence[str] = ()
     workers: int | None = None

@@ -92,7 +92,10 @@ class Bench:
         return Outcome(work.cells, work.failures, work.varied)
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
-        """The study of one cell. It takes all selectors, so that its run folder shows what each of them chose."""
+        """The study of one cell. It takes all selectors, so that its run folder shows what each of them chose.
+
+        How clear each choice is would take longer than the choices, and the labels tell more.
+        """
         others = sorted(usable_selectors(registry, holdout=self.holdout) - {SELECTOR})
         return Study(
             train=task.train,
@@ -101,7 +104,7 @@ class Bench:
             selector=[SELECTOR, *others],
             seed=seed,
             out=self.out / task.name / f"{augmentation}-{seed}",
-            **{"skip_bad": True, **self.settings},
+            **{"skip_bad": True, "confidence": False, **self.settings},
         )
 
     @property
