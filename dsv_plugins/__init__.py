@@ -29,9 +29,11 @@ from dsv_plugins.records import (
     DetectorEncoderPlugin,
     ExecutorPlugin,
     ObserverPlugin,
+    SearchPlugin,
     SelectorPlugin,
 )
 from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.search import Rungs, Search, SearchProblem
 from dsv_plugins.spaces import Range
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
@@ -65,8 +67,12 @@ __all__ = [
     "Range",
     "Registry",
     "Result",
+    "Rungs",
     "ScoreError",
     "Scores",
+    "Search",
+    "SearchPlugin",
+    "SearchProblem",
     "Selector",
     "SelectorPlugin",
     "StoreError",

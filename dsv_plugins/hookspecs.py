@@ -16,10 +16,11 @@ from dsv_plugins.records import (
     DetectorEncoderPlugin,
     ExecutorPlugin,
     ObserverPlugin,
+    SearchPlugin,
     SelectorPlugin,
 )
 
-__all__ = ["PROJECT", "augmentation", "detector_encoder", "executor", "hookimpl", "observer", "selector"]
+__all__ = ["PROJECT", "augmentation", "detector_encoder", "executor", "hookimpl", "observer", "search", "selector"]
 
 PROJECT = "dsv_plugins"
 
@@ -61,6 +62,15 @@ def selector() -> SelectorPlugin | Iterable[SelectorPlugin]:  # type: ignore[emp
 
     Returns:
         One record or several. Each factory returns a `Selector`.
+    """
+
+
+@hookspec
+def search() -> SearchPlugin | Iterable[SearchPlugin]:  # type: ignore[empty-body]
+    """Ways to decide which candidates are trained, and how far: all of them, or the promising ones.
+
+    Returns:
+        One record or several. Each factory returns a `Search`.
     """
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 from dsv_plugins.errors import shown
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Selector
 from dsv_plugins.observers import Observer
+from dsv_plugins.search import Search
 from dsv_plugins.spaces import Range, Space, space_problems
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ExecutorPlugin",
     "ObserverPlugin",
     "Plugin",
+    "SearchPlugin",
     "SelectorPlugin",
     "record_problems",
 ]
@@ -96,6 +98,23 @@ class SelectorPlugin(Plugin[Selector]):
 
 
 @dataclass(frozen=True)
+class SearchPlugin(Plugin[Search]):
+    """A way to spend a study's updates on candidates; returned by the `search` hook.
+
+    Attributes:
+        judges: Whether it looks at losses on its way. The study's first selector must then judge a candidate alone.
+        parts: Whether it spends the budget in parts. The detector must then tell its budget.
+        proposes: Whether it decides on its way which candidates there are; the others take all points of the grid.
+    """
+
+    kind: ClassVar[str] = "search"
+
+    judges: bool = False
+    parts: bool = False
+    proposes: bool = False
+
+
+@dataclass(frozen=True)
 class ExecutorPlugin(Plugin[Executor]):
     """A way to run many candidates; returned by the `executor` hook."""
 
@@ -111,7 +130,14 @@ class ObserverPlugin(Plugin[Observer]):
 
 RECORDS: Mapping[str, type[Plugin[object]]] = {
     record.kind: record
-    for record in (AugmentationPlugin, DetectorEncoderPlugin, SelectorPlugin, ExecutorPlugin, ObserverPlugin)
+    for record in (
+        AugmentationPlugin,
+        DetectorEncoderPlugin,
+        SelectorPlugin,
+        SearchPlugin,
+        ExecutorPlugin,
+        ObserverPlugin,
+    )
 }
 """The record class that belongs to each hook."""
 

@@ -30,13 +30,13 @@ from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
 from dsv_plugins.observers import Observer, Observers
 from dsv_plugins.photometry import shift_warning
-from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SelectorPlugin
+from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.result import CandidateResult, Choice, Result
-from dsv_plugins.search import grid_search, halving
+from dsv_plugins.search import SearchProblem
 from dsv_plugins.selection import choose
 from dsv_plugins.store import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
-from dsv_plugins.study import SEARCHES, Study
+from dsv_plugins.study import Study
 from dsv_plugins.types import Candidate, Evaluation
 from dsv_plugins.watching import Watcher
 
@@ -54,20 +54,30 @@ class Run:
         plugins = {name: self.registry.create(ObserverPlugin, name) for name in study.told}
         self.observer = Observers(observer, plugins)
         self.folder = RunFolder(study.folder())
+        self.asked: dict[str, Candidate] = {}
         self.stored: dict[str, int | None] = {}
         self.failures: dict[str, str] = {}
-        self.spent = 0
+        self.costs: dict[tuple[str, int | None], int] = {}
         self.notes: list[str] = []
         _check_settings(study, self.registry)
-        study.candidates(self.registry, context={})  # what is wrong with them shows before images are read
+        # What is wrong with them shows before images are read; the ends of a range stand for what is between them.
+        study.candidates(self.registry, context={}, range_points=2)
         detector = self.registry.create(DetectorEncoderPlugin, study.detector, study.detector_params)
         self.image_size = study.image_size or int(getattr(detector, "image_size", DEFAULT_IMAGE_SIZE))
         self.budget: int | None = getattr(detector, "updates", None)
         self.shared_updates = int(getattr(detector, "shared_updates", 0))
-        if study.search == "halving" and self.budget is None:
-            raise InputError(f"halving needs to know a detector's budget, and {study.detector!r} has no `updates`")
-        executor_params = {} if study.workers is None else {"workers": study.workers}
-        self.executor = self.registry.create(ExecutorPlugin, study.executor, executor_params)
+        if self.search_record.parts and self.budget is None:
+            raise InputError(
+                f"{study.search} needs to know a detector's budget, and {study.detector!r} has no `updates`"
+            )
+        self.search = self.registry.create(SearchPlugin, study.search, study.search_params)
+        workers = {} if study.workers is None else {"workers": study.workers}
+        self.executor = self.registry.create(ExecutorPlugin, study.executor, {**study.executor_params, **workers})
+
+    @property
+    def search_record(self) -> SearchPlugin:
+        """What is known of the study's search before it runs."""
+        return self.registry.get(SearchPlugin, self.study.search)
 
     def result(self) -> Result:
         """Do what is not done yet, and say what came out."""
@@ -78,11 +88,14 @@ class Run:
             for file in self.prepare_images(self.folder.data):
                 self._note(f"left out: {file}")
             self._note_shift()
-            candidates = study.candidates(self.registry, self._context())
-            self.observer.started(self.folder.path, candidates)
-            evaluations = self._search(candidates)
+            problem = self._problem()
+            self.observer.started(self.folder.path, [] if self.search_record.proposes else problem.grid())
+            evaluations = self.search.run(problem)
+            candidates = list(self.asked.values())
             finals = [candidate for candidate in candidates if candidate.id in evaluations]
             if not finals:
+                if not self.failures:
+                    raise TrainingError(f"the search {study.search!r} gave no candidate the whole budget")
                 raise TrainingError(f"every candidate failed; the first: {next(iter(self.failures.values()))}")
             losses = self._losses([evaluations[candidate.id] for candidate in finals])
             selected = {name: self._choice(finals, values) for name, values in losses.items()}
@@ -148,33 +161,42 @@ class Run:
             "threads": str(self.study.threads),
         }
 
-    def _search(self, candidates: Sequence[Candidate]) -> Mapping[str, Evaluation]:
-        if self.study.search == "grid":
-            return grid_search(candidates, self._evaluate, budget=self.budget)
-        judge = self.registry.create(SelectorPlugin, self.study.selectors[0])
-        assert self.budget is not None
-        return halving(candidates, self._evaluate, judge=judge, budget=self.budget, rungs=self.study.rungs)
+    def _problem(self) -> SearchProblem:
+        """The study as its search sees it."""
+        study, registry = self.study, self.registry
+        return SearchProblem(
+            spaces=study.spaces(registry),
+            candidate=functools.partial(study.candidate, registry, self._context()),
+            evaluate=self._evaluate,
+            losses=registry.create(SelectorPlugin, study.selectors[0]).losses,
+            budget=self.budget,
+            rungs=study.rungs,
+            seed=study.seed,
+            run=self.folder.path,
+            note=self._note,
+        )
 
     def _evaluate(
         self, candidates: Sequence[Candidate], updates: int | None, continues: int | None
     ) -> Mapping[str, Evaluation]:
         """Train those that are not stored yet, and load them all."""
+        asked = {candidate.id: candidate for candidate in candidates}  # a search may propose one twice
+        self.asked.update(asked)
+        candidates = [candidate for candidate in asked.values() if candidate.id not in self.failures]
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
         start = self._shared_start(missing[0]) if missing and continues is None and self.shared_updates else None
         self.observer.dispatching(self.folder.path, missing, updates)
         jobs = [self._job(candidate, updates=updates, continues=continues, shared_start=start) for candidate in missing]
         for candidate, outcome in self._train(work, jobs):
             self._take(candidate, updates, outcome)
-        if continues is None:
-            self.spent += self.shared_updates
         noted = {
             (event["candidate"], event["updates"]) for event in self.folder.events() if event["event"] == "finished"
         }
         evaluations = {}
         for candidate in candidates:
             if candidate.id not in self.failures:
-                self.stored[candidate.id] = updates
-                self.spent += (updates or 0) - (continues or 0)
+                self.stored[candidate.id] = updates and max(updates, self.stored.get(candidate.id) or 0)
+                self.costs[candidate.id, updates] = (updates or 0) - (continues or 0)
                 evaluation = load_evaluation(self.folder.candidate(candidate.id, updates))
                 evaluations[candidate.id] = evaluation
                 if (candidate.id, updates) not in noted:  # a kill fell between the end of its training and the note
@@ -317,7 +339,7 @@ class Run:
             run=self.folder.path,
             selected=selected,
             candidates=entries,
-            updates_spent=None if self.budget is None else self.spent,
+            updates_spent=None if self.budget is None else self.shared_updates + sum(self.costs.values()),
             confidence=confidence,
             notes=self.notes,
             plugins=self.study.plugins,
@@ -349,8 +371,6 @@ class Run:
 
 
 def _check_settings(study: Study, registry: Registry) -> None:
-    if study.search not in SEARCHES:
-        raise InputError(f"search is {study.search!r}; give one of {', '.join(SEARCHES)}")
     if study.threads < 1:
         raise InputError(f"threads is {study.threads}; give a whole number of at least 1")
     for name in study.selectors:
@@ -358,10 +378,11 @@ def _check_settings(study: Study, registry: Registry) -> None:
             raise InputError(
                 f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
             )
-    if study.search == "halving" and not registry.get(SelectorPlugin, study.selectors[0]).judges_alone:
+    judges = registry.get(SearchPlugin, study.search).judges
+    if judges and not registry.get(SelectorPlugin, study.selectors[0]).judges_alone:
         alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
         raise InputError(
-            f"halving drops candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
+            f"{study.search} judges candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
             f"put one of {alone} first"
         )
 

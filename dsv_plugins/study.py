@@ -19,13 +19,12 @@ from dsv_plugins.records import AugmentationPlugin
 from dsv_plugins.registry import Registry
 from dsv_plugins.result import Result
 from dsv_plugins.search import Rungs
-from dsv_plugins.spaces import grid, space_problems
+from dsv_plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, space_problems, space_to_json
 from dsv_plugins.types import Candidate
 
-__all__ = ["RUNS_VARIABLE", "SEARCHES", "Study", "select"]
+__all__ = ["RUNS_VARIABLE", "Study", "select"]
 
 RUNS_VARIABLE = "DSV_RUNS"
-SEARCHES = ("grid", "halving")
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,18 @@ class Study:
         train: Normal images: a folder, or a uint8 tensor (images, channels, height, width).
         test: Unlabelled images, likewise.
         augmentation: Name of an augmentation plugin, or several: their candidates form one pool.
-        grid: Values of hyperparameters, in place of those in the plugin's search space.
+        grid: Values or ranges of hyperparameters, in place of those in the plugin's search space.
         detector: Name of the detector-encoder plugin.
         detector_params: Settings of the detector.
         selector: Name of a selector plugin, or several; the first one decides which detector is kept.
-        search: "grid" trains every candidate fully; "halving" drops the worse ones early.
-        rungs: How halving's budget grows.
+        search: Name of the search plugin: "grid" trains every candidate fully; "halving" drops the worse ones early.
+        search_params: Settings of the search.
+        rungs: How the budget grows, for searches that spend it in parts.
         seed: Fixes every draw.
         holdout: Share of the train images to keep out of training, for selectors that want unseen normals.
         confidence: Whether to ask, for each choice, how often it would be the same on resampled test images.
         executor: Name of the executor plugin.
+        executor_params: Settings of the executor.
         observers: Name of an observer plugin, or several, to tell what happens, such as loggers.
         workers: How many candidates at once, for executors that have workers.
         threads: Threads of each training. Results are the same whatever the executor, not whatever the threads.
@@ -58,16 +59,18 @@ class Study:
     train: Source
     test: Source
     augmentation: str | Sequence[str] = "cutpaste"
-    grid: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    grid: Space = field(default_factory=dict)
     detector: str = "cutpaste-resnet18"
     detector_params: Mapping[str, object] = field(default_factory=dict)
     selector: str | Sequence[str] = "dsv"
     search: str = "grid"
+    search_params: Mapping[str, object] = field(default_factory=dict)
     rungs: Rungs = field(default_factory=Rungs)
     seed: int = 0
     holdout: float = 0.0
     confidence: bool = True
     executor: str = "processes"
+    executor_params: Mapping[str, object] = field(default_factory=dict)
     observers: str | Sequence[str] = ()
     workers: int | None = None
     threads: int = 1
@@ -106,28 +109,35 @@ class Study:
         """The names of the observer plugins."""
         return _names(self.observers, "observers") if self.observers else ()
 
-    def candidates(self, registry: Registry, context: Mapping[str, str]) -> list[Candidate]:
-        """The pool, in grid order: every point of every augmentation's search space."""
+    def spaces(self, registry: Registry) -> dict[str, Space]:
+        """The search space of each augmentation."""
         for problem in space_problems(self.grid):
             raise InputError(f"grid: {problem}")
-        planned = []
-        for name in self.augmentations:
-            record = registry.get(AugmentationPlugin, name)
-            provider = str(registry.provider(AugmentationPlugin, name))
-            space = {**record.space, **self.grid}
-            for point in grid(space):
-                registry.create(AugmentationPlugin, name, point)  # a wrong setting shows now, not after an hour
-                planned.append(
-                    Candidate(
-                        augmentation=name,
-                        params=point,
-                        detector=self.detector,
-                        detector_params=dict(self.detector_params),
-                        seed=self.seed,
-                        context={**context, "augmentation": provider},
-                    )
-                )
-        return planned
+        return {name: {**registry.get(AugmentationPlugin, name).space, **self.grid} for name in self.augmentations}
+
+    def candidate(
+        self, registry: Registry, context: Mapping[str, str], augmentation: str, params: Mapping[str, object]
+    ) -> Candidate:
+        """A candidate of this study."""
+        registry.create(AugmentationPlugin, augmentation, params)  # a wrong setting shows now, not after an hour
+        return Candidate(
+            augmentation=augmentation,
+            params=dict(params),
+            detector=self.detector,
+            detector_params=dict(self.detector_params),
+            seed=self.seed,
+            context={**context, "augmentation": str(registry.provider(AugmentationPlugin, augmentation))},
+        )
+
+    def candidates(
+        self, registry: Registry, context: Mapping[str, str], range_points: int = DEFAULT_RANGE_POINTS
+    ) -> list[Candidate]:
+        """The pool, in grid order: every point of every augmentation's search space, so many of each range."""
+        return [
+            self.candidate(registry, context, name, point)
+            for name, space in self.spaces(registry).items()
+            for point in grid(space, range_points)
+        ]
 
     def identity(self) -> dict[str, Any]:
         """What a run folder belongs to: every setting that decides which trainings there are."""
@@ -135,12 +145,12 @@ class Study:
             "train": _named_source(self.train),
             "test": _named_source(self.test),
             "augmentation": list(self.augmentations),
-            "grid": {name: list(values) for name, values in self.grid.items()},
+            "grid": space_to_json(self.grid),
             "detector": self.detector,
             "detector_params": dict(self.detector_params),
             "image_size": self.image_size,
             "search": self.search,
-            "rungs": [self.rungs.count, self.rungs.factor] if self.search == "halving" else None,
+            "rungs": None if self.search == "grid" else [self.rungs.count, self.rungs.factor],
             "seed": self.seed,
             "holdout": self.holdout,
             "threads": self.threads,

@@ -8,13 +8,14 @@ from dsv_plugins import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
+    SearchPlugin,
     SelectorPlugin,
     build_registry,
 )
 from dsv_plugins.testing import parametrize_with_checks
 
 REGISTRY = build_registry()
-KINDS = (AugmentationPlugin, DetectorEncoderPlugin, SelectorPlugin, ExecutorPlugin)
+KINDS = (AugmentationPlugin, DetectorEncoderPlugin, SelectorPlugin, SearchPlugin, ExecutorPlugin)
 BUILTIN = [plugin.record for plugin in REGISTRY.plugins if plugin.provider.name == "dsv-plugins"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dsv_plugins import (
     Observer,
     ObserverPlugin,
     Outcome,
+    SearchPlugin,
     SelectorPlugin,
     build_registry,
     hookimpl,
@@ -74,6 +76,22 @@ def test_hook_selector():
             return SelectorPlugin("first", First)
 
     assert build_registry([Plugins()]).create(SelectorPlugin, "first").losses([None, None]) == [0, 1]
+
+
+def test_hook_search():
+    class Last:
+        def run(self, problem):
+            return problem.evaluate(problem.grid()[-1:], problem.budget, None)
+
+    class Plugins:
+        @hookimpl
+        def search(self):
+            return SearchPlugin("last", Last)
+
+    problem = SimpleNamespace(
+        grid=lambda: ["first", "second"], budget=3, evaluate=lambda candidates, updates, continues: candidates * updates
+    )
+    assert build_registry([Plugins()]).create(SearchPlugin, "last").run(problem) == ["second"] * 3
 
 
 def test_hook_executor():

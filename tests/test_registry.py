@@ -45,6 +45,7 @@ BUILTINS = {
         *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
         *("pu-auc", "energy", "cosine", "pu-auc-mc", "energy-mc", "cosine-mc", "pu-auc-cosine"),
     },
+    "search": {"grid", "halving"},
 }
 
 
@@ -603,14 +604,14 @@ def test_a_wrapper_is_no_hook_of_ours():
 def test_a_plugin_without_hooks_is_named():
     assert reasons(SimpleNamespace(augmentation=lambda: None)) == [
         "implements no hook; mark a function with @hookimpl, "
-        "named augmentation, detector_encoder, selector, executor or observer"
+        "named augmentation, detector_encoder, selector, search, executor or observer"
     ]
 
 
 def test_a_hook_that_is_nothing_like_ours_lists_ours():
     assert reasons(plugin_module(pytest_configure=lambda: None)) == [
         "there is no hook named 'pytest_configure'; the hooks are augmentation, detector_encoder, selector, "
-        "executor, observer"
+        "search, executor, observer"
     ]
 
 
@@ -708,6 +709,7 @@ def test_the_hooks_of_the_specs_are_those_of_the_records():
         "AugmentationPlugin",
         "DetectorEncoderPlugin",
         "SelectorPlugin",
+        "SearchPlugin",
         "ExecutorPlugin",
         "ObserverPlugin",
     }

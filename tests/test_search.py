@@ -7,56 +7,51 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv_plugins import Candidate, InputError
-from dsv_plugins.search import Rungs, grid_search, halving
+from dsv_plugins import Candidate, InputError, SearchPlugin, build_registry
+from dsv_plugins.search import Rungs, SearchProblem
 
 
-class LossIsSize:
-    """A selector by which the smallest size wins; its losses come from the candidates alone."""
+def searched(name, sizes, *, budget, rungs=None, failing=()):
+    """What a search finds where the smallest size wins, and the calls it made; sizes stand for evaluations."""
+    calls = []
 
-    def losses(self, evaluations):
-        return [math.nan if size < 0 else size for size in evaluations]
-
-
-def candidates(sizes):
-    return [Candidate("cutpaste", {"patch_size": size}) for size in sizes]
-
-
-def recorded(calls, failing=()):
     def evaluate(pool, updates, continues):
         calls.append(([candidate.params["patch_size"] for candidate in pool], updates, continues))
         return {c.id: c.params["patch_size"] for c in pool if c.params["patch_size"] not in failing}
 
-    return evaluate
+    problem = SearchProblem(
+        spaces={"cutpaste": {"patch_size": sizes}},
+        candidate=Candidate,
+        evaluate=evaluate,
+        losses=lambda evaluations: [math.nan if size < 0 else size for size in evaluations],
+        budget=budget,
+        rungs=rungs or Rungs(),
+        seed=0,
+        run=None,
+        note=None,
+    )
+    return build_registry().create(SearchPlugin, name).run(problem), calls
 
 
 def test_grid_search_gives_all_the_whole_budget():
-    calls = []
-    found = grid_search(candidates([3, 1, 2]), recorded(calls), budget=30)
+    found, calls = searched("grid", [3, 1, 2], budget=30)
     assert calls == [([3, 1, 2], 30, None)]
     assert len(found) == 3
 
 
 def test_halving_keeps_the_best_and_goes_on_where_they_stopped():
-    calls = []
-    found = halving(
-        candidates([5, 9, 1, 7, 3, 8, 2, 6, 4]), recorded(calls), judge=LossIsSize(), budget=90, rungs=Rungs(3, 3)
-    )
+    found, calls = searched("halving", [5, 9, 1, 7, 3, 8, 2, 6, 4], budget=90, rungs=Rungs(3, 3))
     assert calls == [([5, 9, 1, 7, 3, 8, 2, 6, 4], 10, None), ([1, 3, 2], 30, 10), ([1], 90, 30)]
     assert list(found.values()) == [1]
 
 
 def test_halving_goes_on_without_those_that_fail_or_have_no_loss():
-    calls = []
-    halving(candidates([4, -1, 2, 3]), recorded(calls, failing=[2]), judge=LossIsSize(), budget=8, rungs=Rungs(2, 2))
+    _, calls = searched("halving", [4, -1, 2, 3], failing=[2], budget=8, rungs=Rungs(2, 2))
     assert calls == [([4, -1, 2, 3], 4, None), ([4, 3], 8, 4)]
 
 
 def test_halving_ends_when_all_have_failed():
-    calls = []
-    found = halving(
-        candidates([1, 2]), recorded(calls, failing=[1, 2]), judge=LossIsSize(), budget=8, rungs=Rungs(2, 2)
-    )
+    found, calls = searched("halving", [1, 2], failing=[1, 2], budget=8, rungs=Rungs(2, 2))
     assert not found
     assert len(calls) == 1
 
@@ -73,5 +68,5 @@ def test_rungs_grow_to_the_budget(budget, count, factor):
 
 @pytest.mark.parametrize(("count", "factor"), [(0, 3), (3, 1), (3, 0.5)])
 def test_senseless_rungs_are_refused(count, factor):
-    with pytest.raises(InputError, match="halving with"):
+    with pytest.raises(InputError, match="a search with"):
         Rungs(count, factor)

@@ -33,6 +33,8 @@ from dsv_plugins import (
     Outcome,
     Range,
     ScoreError,
+    Search,
+    SearchPlugin,
     SelectorPlugin,
     build_registry,
     interfaces,
@@ -44,6 +46,7 @@ from dsv_plugins.testing import (
     check_detector_encoder,
     check_executor,
     check_observer,
+    check_search,
     check_selector,
     parametrize_with_checks,
     run_checks,
@@ -60,12 +63,13 @@ def example(interface: type) -> ModuleType:
     return module
 
 
-STRIPE, LINEAR, SPREAD, THREADS, LINES = (
+STRIPE, LINEAR, SPREAD, SAMPLE, THREADS, LINES = (
     example(interface)
     for interface in (
         interfaces.Augmentation,
         interfaces.DetectorEncoder,
         interfaces.Selector,
+        Search,
         interfaces.Executor,
         Observer,
     )
@@ -491,6 +495,53 @@ BROKEN_EXECUTORS = [
 ]
 
 # ---------------------------------------------------------------------------
+# Broken searches
+# ---------------------------------------------------------------------------
+
+
+def search(run: Callable, **flags: bool) -> SearchPlugin:
+    return SearchPlugin("broken", lambda: SimpleNamespace(run=run), proposes=True, **flags)
+
+
+def whole(problem, candidates):
+    return problem.evaluate(candidates, problem.budget, None)
+
+
+def outside(problem):
+    return whole(problem, [problem.candidate("paste", {"size": 0.3})])
+
+
+def by_the_dice(problem):
+    return whole(problem, [problem.candidate("cut", {"size": random.SystemRandom().uniform(0.2, 1), "kind": "soft"})])
+
+
+def keeps_failures(problem):
+    reached = whole(problem, problem.grid())
+    return {
+        candidate.id: reached.get(candidate.id, SimpleNamespace(candidate=candidate)) for candidate in problem.grid()
+    }
+
+
+def without_the_rest(problem):
+    return problem.evaluate(problem.grid(), 10, None)
+
+
+def from_nowhere(problem):
+    return problem.evaluate(problem.grid(), problem.budget, 10)
+
+
+BROKEN_SEARCHES = [
+    Broken("has_sound_record", SearchPlugin("broken", lambda storage: None), along=None),
+    Broken("has_all_methods", SearchPlugin("broken", object), along=None),
+    Broken("returns_what_got_the_whole_budget", search(without_the_rest, parts=True)),
+    Broken("returns_what_got_the_whole_budget", search(from_nowhere), along=None),
+    Broken("stays_in_the_search_spaces", search(outside)),
+    Broken("repeats_itself", search(by_the_dice)),
+    Broken("goes_on_without_those_that_fail", search(keeps_failures), along=None),
+    Broken("takes_a_detector_that_tells_no_budget", search(lambda problem: problem.evaluate(problem.grid(), 90, None))),
+]
+
+# ---------------------------------------------------------------------------
 # Broken observers
 # ---------------------------------------------------------------------------
 
@@ -506,7 +557,14 @@ BROKEN_OBSERVERS = [
     Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Forgetful)),
 ]
 
-BROKEN = BROKEN_AUGMENTATIONS + BROKEN_DETECTOR_ENCODERS + BROKEN_SELECTORS + BROKEN_EXECUTORS + BROKEN_OBSERVERS
+BROKEN = (
+    BROKEN_AUGMENTATIONS
+    + BROKEN_DETECTOR_ENCODERS
+    + BROKEN_SELECTORS
+    + BROKEN_SEARCHES
+    + BROKEN_EXECUTORS
+    + BROKEN_OBSERVERS
+)
 
 
 def record_of(module: ModuleType) -> Plugin:
@@ -525,6 +583,7 @@ def failed_checks(record: Plugin) -> set[str]:
         (STRIPE, check_augmentation),
         (LINEAR, check_detector_encoder),
         (SPREAD, check_selector),
+        (SAMPLE, check_search),
         (THREADS, check_executor),
         (LINES, check_observer),
     ],
@@ -544,7 +603,7 @@ def test_a_broken_plugin_fails_the_check_that_is_meant_to_find_it(broken: Broken
         assert failed == {broken.meant, *broken.along}
 
 
-@pytest.mark.parametrize("module", [STRIPE, LINEAR, SPREAD, THREADS, LINES], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [STRIPE, LINEAR, SPREAD, SAMPLE, THREADS, LINES], ids=lambda module: module.__name__)
 def test_every_check_can_fail(module: ModuleType) -> None:
     record = record_of(module)
     found = {broken.meant for broken in BROKEN if broken.record.kind == record.kind}
@@ -627,7 +686,9 @@ def test_an_unknown_check_is_an_error_at_once() -> None:
         run_checks(augmentation(honest), {"keeps_shapes": "?"})
 
 
-@pytest.mark.parametrize("front_end", [check_detector_encoder, check_selector, check_executor, check_observer])
+@pytest.mark.parametrize(
+    "front_end", [check_detector_encoder, check_selector, check_search, check_executor, check_observer]
+)
 def test_a_front_end_refuses_a_record_of_another_kind(front_end: Callable) -> None:
     with pytest.raises(InputError, match="is not a record of"):
         front_end(augmentation(honest))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dsv_plugins.cli.plugins import describe_space
+
 if TYPE_CHECKING:
     from dsv_plugins.run import Run
     from dsv_plugins.study import Study
@@ -28,17 +30,19 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     from dsv_plugins.run import Run
 
     run = Run(study, Observer())
-    candidates = study.candidates(run.registry, context={})
+    candidates = [] if run.search_record.proposes else study.candidates(run.registry, context={})
+    count = getattr(run.search, "trials", len(candidates))
     workers = getattr(run.executor, "parallelism", 1)
-    pace = _seconds_per_update(run, candidates[0])
+    pace = _seconds_per_update(run, study.candidates(run.registry, context={}, range_points=1)[0])
     seconds = total = None
     if pace is not None and run.budget is not None:
         seconds = pace * run.budget
-        total = pace * run.shared_updates + seconds * math.ceil(len(candidates) / workers)
+        total = pace * run.shared_updates + seconds * math.ceil(count / workers)
     if as_json:
         plan = {
             "run": str(study.folder()),
             "candidates": [{"augmentation": c.augmentation, "params": dict(c.params)} for c in candidates],
+            "trials": count,
             "updates": run.budget,
             "shared_updates": run.shared_updates,
             "workers": workers,
@@ -48,14 +52,17 @@ def show_plan(study: Study, *, as_json: bool) -> None:
         print(json.dumps(plan, indent=2))
         return
     console = Console(markup=False, highlight=False, soft_wrap=True)
+    if run.search_record.proposes:
+        for name, space in study.spaces(run.registry).items():
+            console.print(f"{name}: {describe_space(space)}")
     for candidate in candidates:
         console.print(str(candidate))
     budget = f" of {run.budget} updates" if run.budget else ""
     if run.shared_updates:
         budget += f", after {run.shared_updates} that they share,"
-    console.print(f"{len(candidates)} candidates{budget} for {study.detector}, {workers} at once")
+    console.print(f"{count} candidates{budget} for {study.detector}, {workers} at once")
     if seconds is not None and total is not None:
-        most = "at most " if study.search == "halving" else ""
+        most = "at most " if run.search_record.judges else ""
         console.print(f"{most}about {seconds:.0f} s for each, {total / 60:.1f} min in all, judged from a short probe")
     console.print(f"run folder: {study.folder()}")
 

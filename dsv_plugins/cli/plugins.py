@@ -11,7 +11,7 @@ from dsv_plugins.records import RECORDS
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.spaces import Range, Space, Values, space_to_json
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "describe_space", "run"]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def _print_table(registry: Registry, terminal: Terminal) -> None:
         if plugins:
             table.add_row(literal(kind, "bold"))
         for plugin in plugins:
-            lines = [literal(plugin.record.summary), literal(_describe(plugin.record.space), "cyan")]
+            lines = [literal(plugin.record.summary), literal(describe_space(plugin.record.space), "cyan")]
             name = literal(plugin.record.name)
             name.pad_left(2)
             table.add_row(name, literal(str(plugin.provider), "dim"), Group(*filter(None, lines)))
@@ -74,7 +74,8 @@ def _print_table(registry: Registry, terminal: Terminal) -> None:
         terminal.print(literal("failed", "red"), literal(str(failure)), soft_wrap=True)
 
 
-def _describe(space: Space) -> str:
+def describe_space(space: Space) -> str:
+    """A search space in one line."""
     return "; ".join(f"{name}: {_describe_values(values)}" for name, values in space.items())
 
 

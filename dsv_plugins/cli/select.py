@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from dsv_plugins.cli.report import write_report
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
+from dsv_plugins.spaces import Range, Values
 
 if TYPE_CHECKING:
     from dsv_plugins.result import Result
@@ -47,9 +48,11 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--augmentation", default="cutpaste", help="one augmentation, or several as a,b,c")
     add_training_arguments(parser)
     parser.add_argument("--selector", default="dsv", help="one selector, or several as a,b,c; the first one decides")
-    parser.add_argument("--search", default="grid", choices=["grid", "halving"], help="how the updates are spent")
-    parser.add_argument("--rungs", type=int, default=3, help="rungs of halving")
-    parser.add_argument("--factor", type=float, default=3.0, help="how much halving keeps and grows from rung to rung")
+    parser.add_argument("--search", default="grid", help="which candidates are trained, and how far: grid, halving, …")
+    parser.add_argument("--trials", type=int, help="how many candidates to try, for searches that propose them")
+    parser.add_argument("--search-params", type=dict, default={}, help="settings of the search, as '{storage: …}'")
+    parser.add_argument("--rungs", type=int, default=3, help="in how many parts the budget is spent, unless by grid")
+    parser.add_argument("--factor", type=float, default=3.0, help="by how much the budget grows from part to part")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
     parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
     parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
@@ -59,7 +62,7 @@ def add_study_arguments(parser: ArgumentParser) -> None:
 def add_training_arguments(parser: ArgumentParser) -> None:
     """Declare the options of every command that trains: on what grid, which detector, and where."""
     parser.add_argument("--config", action="config", help="a YAML file with any of these options")
-    parser.add_argument("--grid", type=_grid, default={}, help="values to try, as 'name=1,2,3 other=4,5'")
+    parser.add_argument("--grid", type=_grid, default={}, help="values to try, as 'name=1,2,3 other=0:1 third=1:9:log'")
     parser.add_argument("--detector", default="cutpaste-resnet18", help="the detector to train")
     parser.add_argument("--preset", type=str, help="the detector's preset, such as quick or paper")
     parser.add_argument("--updates", type=int, help="training updates for each candidate")
@@ -67,6 +70,8 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
     parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
+    parser.add_argument("--executor-params", type=dict, default={}, help="settings of the executor, as '{num_gpus: 1}'")
+    parser.add_argument("--ray-address", type=str, help="the cluster of --executor ray; by default a Ray of its own")
     parser.add_argument("--observers", default="", help="observer plugins to tell what happens, as a,b,c")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--threads", type=int, default=1, help="threads of each training")
@@ -135,6 +140,7 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
         "augmentation": listed(arguments.augmentation),
         "selector": listed(arguments.selector),
         "search": arguments.search,
+        "search_params": _with(arguments.search_params, trials=arguments.trials),
         "rungs": Rungs(arguments.rungs, arguments.factor),
         "seed": arguments.seed,
         "skip_bad": arguments.skip_bad,
@@ -144,20 +150,18 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
 
 def training_settings(arguments: Namespace) -> dict[str, Any]:
     """Those of them that `add_training_arguments` declares."""
-    detector_params = dict(arguments.detector_params)
-    for name, value in (
-        ("preset", arguments.preset),
-        ("updates", arguments.updates),
-        ("image_size", arguments.image_size),
-    ):
-        if value is not None:
-            detector_params[name] = value
     return {
         "grid": arguments.grid,
         "detector": arguments.detector,
-        "detector_params": detector_params,
+        "detector_params": _with(
+            arguments.detector_params,
+            preset=arguments.preset,
+            updates=arguments.updates,
+            image_size=arguments.image_size,
+        ),
         "holdout": arguments.holdout,
         "executor": arguments.executor,
+        "executor_params": _with(arguments.executor_params, address=arguments.ray_address),
         "observers": listed(arguments.observers),
         "workers": arguments.workers,
         "threads": arguments.threads,
@@ -181,17 +185,40 @@ def _folders(arguments: Namespace) -> tuple[Path, Path]:
     return Path(arguments.train), Path(arguments.test)
 
 
-def _grid(value: object) -> dict[str, list[object]]:
-    """The values of each hyperparameter: a mapping in a YAML file, `name=1,2,3` on the command line."""
+def _with(params: Mapping[str, object], **options: object) -> dict[str, object]:
+    """A plugin's settings, with those that have an option of their own."""
+    return {**params, **{name: value for name, value in options.items() if value is not None}}
+
+
+def _grid(value: object) -> dict[str, Values]:
+    """The values of each hyperparameter: a mapping in a YAML file, `name=1,2,3` or `name=1:9` on the command line."""
     if isinstance(value, Mapping):
-        return {str(name): list(values) for name, values in value.items()}
+        return {str(name): _axis(name, values) for name, values in value.items()}
     axes = {}
     for axis in str(value).split():
         name, equals, values = axis.partition("=")
         if not equals or not values:
             raise ArgumentTypeError(f"{axis!r} is not of the form name=value,value, as in patch_size=0.02,0.08")
-        axes[name] = [_plain(value) for value in values.split(",")]
+        axes[name] = _axis(name, values)
     return axes
+
+
+def _axis(name: object, values: object) -> Values:
+    if isinstance(values, Range):  # a configuration that was read already
+        return values
+    if not isinstance(values, str):
+        if isinstance(values, Sequence):
+            return list(values)
+        raise ArgumentTypeError(f"the values of {name} are {values!r}; give a list, or a range such as 0.001:0.64:log")
+    if ":" not in values:
+        return [_plain(value) for value in values.split(",")]
+    low, high, *scale = values.split(":")
+    try:
+        return Range(float(low), float(high), log={(): False, ("log",): True}[tuple(scale)])
+    except (KeyError, ValueError):
+        raise ArgumentTypeError(
+            f"{values!r} is not of the form low:high or low:high:log, as in patch_size=0.001:0.64:log"
+        ) from None
 
 
 def _plain(value: str) -> object:

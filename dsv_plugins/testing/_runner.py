@@ -16,6 +16,7 @@ from dsv_plugins.records import (
     ExecutorPlugin,
     ObserverPlugin,
     Plugin,
+    SearchPlugin,
     SelectorPlugin,
 )
 from dsv_plugins.testing._suite import Suite, described
@@ -29,6 +30,7 @@ __all__ = [
     "check_detector_encoder",
     "check_executor",
     "check_observer",
+    "check_search",
     "check_selector",
     "parametrize_with_checks",
     "run_checks",
@@ -91,6 +93,11 @@ def check_detector_encoder(
 def check_selector(record: SelectorPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
     """Run the conformance checks on a selector; `ConformanceError` names every unexpected failure."""
     return _check(SelectorPlugin, record, expected_failed_checks)
+
+
+def check_search(record: SearchPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
+    """Run the conformance checks on a search; `ConformanceError` names every unexpected failure."""
+    return _check(SearchPlugin, record, expected_failed_checks)
 
 
 def check_executor(record: ExecutorPlugin, *, expected_failed_checks: Expected | None = None) -> list[CheckResult]:
