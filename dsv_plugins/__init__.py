@@ -20,6 +20,7 @@ from dsv_plugins.errors import (
     StoreError,
     TrainingError,
     UnknownPluginError,
+    WorkerError,
 )
 from dsv_plugins.hookspecs import hookimpl
 from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
@@ -79,6 +80,7 @@ __all__ = [
     "Study",
     "TrainingError",
     "UnknownPluginError",
+    "WorkerError",
     "build_registry",
     "from_transform",
     "hookimpl",

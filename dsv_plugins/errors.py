@@ -9,6 +9,7 @@
     ├── EmbeddingError              embeddings that no loss can be computed from
     ├── ScoreError                  scores that no selector can be computed from
     ├── TrainingError               a training that ended without a usable detector
+    ├── WorkerError                 a worker that cannot do a study's work, so that the study stops
     ├── StoreError                  the run folder cannot be written, or is in use
     └── InputError                  a file, a folder or a setting of the caller's is wrong
 
@@ -33,6 +34,7 @@ __all__ = [
     "StoreError",
     "TrainingError",
     "UnknownPluginError",
+    "WorkerError",
 ]
 
 
@@ -76,6 +78,10 @@ class ScoreError(DSVError):
 
 class TrainingError(DSVError):
     """A training ended without a usable detector, for the reason given."""
+
+
+class WorkerError(DSVError):
+    """A worker on another machine cannot do the work of this study, whatever the candidate."""
 
 
 class StoreError(DSVError):

@@ -60,6 +60,7 @@ class Job:
         shared_start: Id of the training in the run folder that this one begins with, where it does.
         threads: Threads of torch. Part of the job, since sums in another order have other last digits.
         plugins: Plugins that are in no package, as given to `build_registry`.
+        images: The images, where they do not come from the run folder.
     """
 
     run: Path
@@ -69,6 +70,20 @@ class Job:
     shared_start: str | None = None
     threads: int = 1
     plugins: tuple[object, ...] = ()
+    images: Dataset | None = None
+
+    @property
+    def starts_from(self) -> Path | None:
+        """The folder of the trained detector with which the work begins, where there is one."""
+        if self.continues is not None:
+            return RunFolder(self.run).candidate(self.candidate.id, self.continues) / DETECTOR
+        if self.shared_start is not None:
+            return RunFolder(self.run).shared_start(self.shared_start) / DETECTOR
+        return None
+
+    def dataset(self) -> Dataset:
+        """The images that came along, or those of the run folder."""
+        return self.images or open_dataset(RunFolder(self.run).data)
 
 
 def work(job: Job) -> float:
@@ -77,12 +92,10 @@ def work(job: Job) -> float:
     run = RunFolder(job.run)
     registry = build_registry(job.plugins)
     detector = make_detector(registry, job.candidate)
-    if job.continues is not None:
-        detector.load(run.candidate(job.candidate.id, job.continues) / DETECTOR)
-    elif job.shared_start is not None:
-        detector.load(run.shared_start(job.shared_start) / DETECTOR)
+    if job.starts_from is not None:
+        detector.load(job.starts_from)
     curve: list[tuple[int, float]] = []
-    dataset = open_dataset(run.data)
+    dataset = job.dataset()
     with threads(job.threads):
         evaluation = evaluate(
             job.candidate,
@@ -120,7 +133,7 @@ def work_on_shared_start(job: Job) -> float:
     detector = make_detector(build_registry(job.plugins), job.candidate)
     with threads(job.threads):
         detector.fit_shared_start(  # type: ignore[attr-defined]  # a detector with `shared_updates` has it
-            open_dataset(run.data).train,
+            job.dataset().train,
             seed=job.candidate.seed,
             progress=_reporter(run.progress / job.candidate.id, []),
         )

@@ -233,11 +233,13 @@ class Outcome(Generic[Value]):
         index: Place of the job in the sequence that was given to the executor.
         value: What the work returned, where it did.
         error: What it raised, where it raised.
+        note: What the user should know of how it came about, such as that a worker died and another took over.
     """
 
     index: int
     value: Value | None = None
     error: BaseException | None = None
+    note: str = ""
 
 
 @runtime_checkable

@@ -16,7 +16,16 @@ from typing import Any
 
 from dsv_plugins.bootstrap import win_shares
 from dsv_plugins.dataset import open_dataset, prepare
-from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, described, one_line
+from dsv_plugins.errors import (
+    DSVError,
+    InputError,
+    PluginError,
+    StoreError,
+    TrainingError,
+    WorkerError,
+    described,
+    one_line,
+)
 from dsv_plugins.evaluate import (
     DETECTOR,
     Job,
@@ -210,8 +219,6 @@ class Run:
         if not self._is_whole(self.folder.shared_start(start.id), start):
             self.observer.dispatching(self.folder.path, [start], self.shared_updates)
             for _, outcome in self._train(work_on_shared_start, [self._job(start)]):
-                if isinstance(outcome.error, StoreError):
-                    raise outcome.error
                 if outcome.error is not None:
                     raise TrainingError(f"the start that all candidates share failed: {_reason(outcome.error)}")
                 assert outcome.value is not None
@@ -227,13 +234,17 @@ class Run:
         candidates = [job.candidate for job in jobs]
         with Watcher(self.folder.progress, candidates, self.observer) as watcher:
             for outcome in self.executor.run(worker, jobs) if jobs else ():
-                watcher.end(candidates[outcome.index])
-                yield candidates[outcome.index], outcome
+                candidate = candidates[outcome.index]
+                watcher.end(candidate)
+                if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate
+                    raise outcome.error
+                if outcome.note:
+                    self.folder.note("noted", candidate=candidate.id, message=outcome.note)
+                    self._note(f"{candidate}: {outcome.note}")
+                yield candidate, outcome
 
     def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
         """Note how a training ended, and tell."""
-        if isinstance(outcome.error, StoreError):
-            raise outcome.error
         if outcome.error is not None:
             reason = _reason(outcome.error)
             self.failures[candidate.id] = reason

@@ -44,6 +44,7 @@ from dsv_plugins.errors import StoreError
 __all__ = [
     "EVALUATION",
     "FORMAT",
+    "MANIFEST",
     "PREVIEW",
     "RunFolder",
     "finished_folder",

@@ -1,0 +1,124 @@
+"""Jobs as tasks of Ray. Scheduling and retries are Ray's; here is what goes into a task and what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from dsv_plugins import InputError, Outcome, TrainingError
+from dsv_plugins.carrying import Carrier, Parcel, PortableJob
+from dsv_plugins.evaluate import Job
+from dsv_ray.desk import heard_at, open_desk
+
+if TYPE_CHECKING:
+    from dsv_ray import RayExecutor
+
+__all__ = ["Engine"]
+
+Value = TypeVar("Value")
+
+POLL_SECONDS = 0.5
+
+
+class Engine:
+    """Runs jobs on the cluster of an executor's settings.
+
+    Args:
+        settings: The executor.
+    """
+
+    def __init__(self, settings: RayExecutor) -> None:
+        self._settings = settings
+        _connect(settings)
+        self._carrier: Carrier[ray.ObjectRef] = Carrier(ray.put)
+        self._desk = open_desk()
+        self._numbers = itertools.count()
+
+    def run(self, work: Callable[[Any], Value], jobs: Sequence[Any]) -> Iterator[Outcome[Value]]:
+        """Yield one outcome for each job as it ends."""
+        task = _perform.options(
+            num_cpus=self._settings.num_cpus,
+            num_gpus=_gpus(self._settings.num_gpus),
+            max_retries=self._settings.retries,
+        )
+        numbers = [next(self._numbers) for _ in jobs]  # the desk hears of every round, and must not mix them up
+        waiting, running = deque(range(len(jobs))), dict[ray.ObjectRef, int]()
+        try:
+            with self._carrier:
+                while waiting or running:
+                    while waiting and len(running) < (self._settings.workers or len(jobs)):
+                        index = waiting.popleft()
+                        packed = self._packed(jobs[index])
+                        running[task.remote(self._desk, numbers[index], work, *packed)] = index
+                    ended, _ = ray.wait([*running], timeout=POLL_SECONDS)
+                    begun, progress = heard_at(self._desk)
+                    for index in running.values():
+                        if numbers[index] in progress:
+                            self._carrier.show(jobs[index], *progress[numbers[index]])
+                    for reference in ended:
+                        index = running.pop(reference)
+                        yield self._outcome(index, jobs[index], reference, begun.get(numbers[index], ()))
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def _packed(self, job: Any) -> tuple[Any, ray.ObjectRef | None]:
+        return self._carrier.pack(job) if isinstance(job, Job) else (job, None)
+
+    def _outcome(self, index: int, job: Any, reference: ray.ObjectRef, places: Sequence[str]) -> Outcome[Any]:
+        note = ""
+        if len(places) > 1:
+            note = f"begun {len(places)} times, since a worker or its node died; on {', then on '.join(places)}"
+        try:
+            return Outcome(index, self._carrier.unpack(job, ray.get(reference)), note=note)
+        except RayTaskError as error:  # the work raised
+            return Outcome(index, error=error.cause or TrainingError(str(error)), note=note)
+        except RayError as error:
+            reason = f"Ray gave it up after {self._settings.retries + 1} attempts ({type(error).__name__}); "
+            advice = "a worker may have run out of memory: give num_cpus or num_gpus so that fewer share a machine"
+            return Outcome(index, error=TrainingError(reason + advice), note=note)
+
+
+@ray.remote
+def _perform(desk: Any, number: int, work: Callable[[Any], Value], job: Any, images: Any) -> Parcel[Value]:
+    """Do one job on a worker."""
+    with contextlib.suppress(RayActorError):  # without the desk the work is as good
+        ray.get(desk.begin.remote(number, f"{socket.gethostname()} (process {os.getpid()})"))
+    if not isinstance(job, PortableJob):
+        return Parcel(work(job), {})
+    return job.do(work, images, lambda name, content: desk.tell.remote(number, name, content))
+
+
+def _connect(settings: RayExecutor) -> None:
+    """Reach the cluster, or start a Ray that ends with this process, unless that is done already."""
+    if ray.is_initialized():
+        return
+    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    own = {"num_cpus": settings.workers and settings.workers * settings.num_cpus, "include_dashboard": False}
+    try:
+        ray.init(
+            address,
+            **(own if address == "local" else {}),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address == "local":
+            raise
+        raise InputError(
+            f"no Ray cluster can be reached at {address!r} ({' '.join(str(error).split())}); "
+            "start one with `ray start --head`, or leave the address out for a Ray of this machine"
+        ) from error
+
+
+def _gpus(wanted: float | None) -> float:
+    return wanted if wanted is not None else float(ray.cluster_resources().get("GPU", 0) > 0)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+ISOLATE = 'mount -t tmpfs tmpfs "$DSV_TEST_HIDDEN" && exec "$@"'
+"""Before a node starts, an empty file system hides the driver's files from it, as if it were another machine."""
+
+
+def can_isolate() -> bool:
+    probe = 'mount -t tmpfs tmpfs "$(mktemp -d)"'
+    return shutil.which("unshare") is not None and not subprocess.run(["unshare", "-m", "sh", "-c", probe]).returncode
+
+
+class Cluster:
+    """Two nodes on loopback: A, which has the driver's files, and B, which does not where that can be arranged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = folder / "driver"
+        self.files.mkdir()
+        (self.files / "here").touch()
+        self.site = _site(folder / "site")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.isolated = can_isolate()
+        self.environment = {
+            "PYTHONPATH": str(self.site),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "DSV_TEST_DRIVER": str(self.files / "here"),
+            "DSV_TEST_HIDDEN": str(self.files),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        port = self.address.rpartition(":")[2]
+        place = ["--head", "--port", port] if name == "A" else ["--address", self.address]
+        command = ["ray", "start", *place, "--block", "--num-cpus", "1", "--node-ip-address", "127.0.0.1"]
+        command += ["--include-dashboard", "false", "--temp-dir", str(self.folder / "ray")] if name == "A" else []
+        command[0] = str(Path(sys.executable).with_name("ray"))
+        if name == "B" and self.isolated:
+            command = ["unshare", "-m", "sh", "-c", ISOLATE, "sh", *command]
+        log = (self.folder / f"{name}.log").open("wb")
+        environment = {**os.environ, **self.environment, "DSV_TEST_NODE": name}
+        self.nodes[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def kill(self, name: str) -> None:
+        """Kill a node with all its processes, as a power cut does."""
+        node = psutil.Process(self.nodes.pop(name).pid)
+        processes = [node, *node.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=30)
+
+    def wait_for_nodes(self, count: int) -> None:
+        import ray
+
+        deadline = time.monotonic() + 120
+        while sum(node["Alive"] for node in ray.nodes()) < count:
+            assert time.monotonic() < deadline, (self.folder / "B.log").read_text()
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster, with this process as its driver."""
+    import ray
+
+    folder = Path(tempfile.mkdtemp(prefix="dsv-ray-"))  # short: the paths of Ray's sockets must be
+    cluster = Cluster(folder)
+    before = {name: os.environ.get(name) for name in cluster.environment}
+    os.environ.update(cluster.environment)
+    sys.path.insert(0, str(cluster.site))
+    try:
+        cluster.start("A")
+        _wait_for_port(cluster.address)
+        cluster.start("B")
+        _join(cluster.address)
+        cluster.wait_for_nodes(2)
+        yield cluster
+    finally:
+        ray.shutdown()
+        for name in list(cluster.nodes):
+            cluster.kill(name)
+        sys.path.remove(str(cluster.site))
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _join(address: str) -> None:
+    """Connect this process; the head may need a moment."""
+    import ray
+
+    deadline = time.monotonic() + 60
+    while not ray.is_initialized():
+        try:
+            ray.init(address, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+
+def _wait_for_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, "the head does not start"
+            time.sleep(0.2)
+
+
+def _site(folder: Path) -> Path:
+    """A folder that has the quick plugins installed, for every process that has it on its path."""
+    install(folder, "dsv-quick", "1.0", "quick = quick_plugins")
+    shutil.copy(HERE / "quick_plugins.py", folder)
+    return folder
+
+
+def install(folder: Path, name: str, version: str, entry_point: str) -> None:
+    """What an installer leaves of a package, beside its modules."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[dsv_plugins]\n{entry_point}\n")
