@@ -1,3 +1,5 @@
+"""A cluster of two real nodes on this machine."""
+
 from __future__ import annotations
 
 import contextlib
@@ -45,6 +47,7 @@ class Cluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "DSV_TEST_DRIVER": str(self.files / "here"),
             "DSV_TEST_HIDDEN": str(self.files),
+            "DSV_TEST_MARKS": str(folder / "marks"),
             "OMP_NUM_THREADS": "1",
         }
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}

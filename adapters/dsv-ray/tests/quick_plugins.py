@@ -1,4 +1,4 @@
-"""A detector that trains in milliseconds and leaves a mark of every training, installed for drivers and workers alike."""
+"""A detector that trains in milliseconds and leaves a mark of each training; drivers and workers have it installed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ class Shade:
 
 
 class Quick(DetectorEncoder):
-    """Random steps from seed and update, so that going on equals a single go; `scene` makes it part of a test.
+    """Random steps from seed and update, so that going on equals a single go."""
 
-    scene: "meet" waits until two processes are at work, "die" kills the first process that trains size 0.2, "stay"
-    never ends on the node B.
-    """
-
-    def __init__(self, updates=9, scene=""):
-        self.image_size, self.updates, self.scene = 16, updates, scene
+    def __init__(self, updates=9, shared_updates=0):
+        self.image_size, self.updates, self.shared_updates = 16, updates, shared_updates
         self.weights, self.made = torch.zeros(48, 4), 0
 
+    def fit_shared_start(self, images, *, seed=0, progress=None):
+        self.weights = torch.randn(self.weights.shape, generator=torch.Generator().manual_seed(seed))
+
     def fit(self, images, augmentation, *, updates=None, seed=0, progress=None):
-        self.play(augmentation.size)
+        play(augmentation.size)
         pixels = self.pixels(images)
         for update in range(self.made, updates or self.updates):
             generator = torch.Generator().manual_seed(1000 * seed + update)
@@ -49,16 +48,6 @@ class Quick(DetectorEncoder):
             if progress:
                 progress(update + 1, self.updates, float(self.weights.abs().mean()))
         self.made = updates or self.updates
-
-    def play(self, size):
-        before = marks()
-        mark(size)
-        if self.scene == "die" and size == 0.2 and not any(each["size"] == 0.2 for each in before):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.scene == "meet":
-            wait_until(lambda: len({each["process"] for each in marks()}) > 1)
-        if self.scene == "stay" and os.environ.get(NODE) == "B":
-            time.sleep(PATIENCE_SECONDS)
 
     def encode(self, images):
         return self.pixels(images) @ self.weights
@@ -79,9 +68,25 @@ class Quick(DetectorEncoder):
         return torch.nn.functional.adaptive_avg_pool2d(floats, 4).flatten(1)
 
 
-def mark(size):
+def play(size):
+    """Leave a mark, and do what the test wants done in the midst of a training."""
+    again = any(mark["size"] == size for mark in marks())
+    leave_mark(size)
+    scene = Path(os.environ[MARKS], "scene")
+    match scene.read_text() if scene.exists() else "":
+        case "two at work":
+            wait_until(lambda: len({mark["process"] for mark in marks()}) > 1)
+        case "the first worker on 0.2 dies" if size == 0.2 and not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "node B never ends" if os.environ.get(NODE) == "B":
+            time.sleep(PATIENCE_SECONDS)
+        case "0.2 never ends" if size == 0.2 and not again:
+            time.sleep(PATIENCE_SECONDS)
+
+
+def leave_mark(size):
     seen = Path(os.environ["DSV_TEST_DRIVER"]).exists()
-    content = {"size": size, "process": os.getpid(), "node": os.environ.get(NODE, ""), "sees the driver's files": seen}
+    content = {"size": size, "process": os.getpid(), "node": os.environ.get(NODE, ""), "sees": seen}
     folder = Path(os.environ[MARKS])
     partial = folder / f".{uuid.uuid4().hex}"
     partial.write_text(json.dumps(content))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,60 +13,49 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import install
-from quick_plugins import MARKS, NODE, marks, wait_until
-
 import ray
-from dsv_plugins import ExecutorPlugin, Observer, Study, TrainingError, build_registry
+import torch
+from conftest import Cluster, install
+from quick_plugins import MARKS, marks, wait_until
+
+from dsv_plugins import ExecutorPlugin, Observer, Study, build_registry
 from dsv_plugins.search import Rungs
 from dsv_plugins.testing import parametrize_with_checks
 
-SIZES = [0.1, 0.2, 0.3, 0.4]
+SIZES = {0.1, 0.2, 0.3, 0.4}
 
 
 @pytest.fixture(autouse=True)
-def fresh_marks(cluster, tmp_path, monkeypatch):
-    """Where this test's trainings leave their marks; the nodes were started before, and find it by a link."""
-    link = cluster.folder / "marks"
-    link.unlink(missing_ok=True)
-    (tmp_path / "marks").mkdir()
-    link.symlink_to(tmp_path / "marks")
-    monkeypatch.setenv(MARKS, str(link))
+def fresh_marks(cluster: Cluster) -> None:
+    shutil.rmtree(os.environ[MARKS], ignore_errors=True)
+    Path(os.environ[MARKS]).mkdir()
 
 
 @pytest.fixture
-def out(cluster, tmp_path):
-    """The driver's files, which node B does not see."""
-    folder = cluster.files / tmp_path.name
-    folder.mkdir()
-    return folder
+def out(cluster: Cluster, tmp_path: Path) -> Path:
+    """A place among the driver's files, which node B does not see."""
+    return cluster.files / tmp_path.name
 
 
-def study(out: Path, executor: str, scene: str = "", **settings) -> Study:
+def stage(scene: str) -> None:
+    Path(os.environ[MARKS], "scene").write_text(scene)
+
+
+def study(out: Path, executor: str = "ray", **settings) -> Study:
     images = torch.randint(0, 256, (20, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
-    return Study(
-        images[:12],
-        images[12:],
-        augmentation="shade",
-        detector="quick",
-        # The scene is no setting of the detector, since it would be part of the candidates' ids.
-        detector_params={"updates": 9},
-        selector=["dsv", "mc"],
-        executor=executor,
-        out=out,
-        **settings,
-    )
+    settings = {"selector": ["dsv", "mc"], **settings}
+    return Study(images[:12], images[12:], "shade", detector="quick", executor=executor, out=out, **settings)
 
 
 def written(run: Path) -> dict[str, bytes]:
-    """Everything that a study decides: the selection, and every candidate's tensors."""
-    files = [run / "selection.json", *run.glob("candidates/*/*.safetensors"), *run.glob("candidates/*/*/*.safetensors")]
+    """Everything that a study decides: the selection, and every tensor of every candidate."""
+    files = [run / "selection.json", *run.glob("candidates/**/*.safetensors"), *run.glob("shared/**/*.safetensors")]
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
 def events(run: Path, name: str) -> list[dict]:
-    lines = (run / "journal.jsonl").read_text().splitlines()
+    journal = run / "journal.jsonl"
+    lines = journal.read_text().splitlines() if journal.exists() else []
     return [event for event in map(json.loads, lines) if event["event"] == name]
 
 
@@ -73,12 +63,123 @@ def trainings() -> Counter:
     return Counter(mark["size"] for mark in marks())
 
 
-class Notes(Observer):
+class Watching(Observer):
     def __init__(self):
-        self.lines, self.updates = [], []
+        self.notes, self.updated_candidates = [], set()
 
     def noted(self, message):
-        self.lines.append(message)
+        self.notes.append(message)
 
     def updated(self, candidate, update, planned, loss):
-        self.updates.append(update)
+        self.updated_candidates.add(candidate.params["size"])
+
+
+def test_losses_are_the_same_bytes_wherever_the_trainings_run(cluster, out, monkeypatch):
+    """Also with a shared start and two rungs, whose files a worker out of reach must be sent."""
+    put = []
+    monkeypatch.setattr(ray, "put", lambda value, put_for_real=ray.put: put.append(value) or put_for_real(value))
+    settings = {"search": "halving", "rungs": Rungs(2, 2.0), "detector_params": {"shared_updates": 4}}
+    for executor in ("serial", "processes"):
+        study(out / executor, executor, **settings).run()
+    shutil.rmtree(os.environ[MARKS])
+    Path(os.environ[MARKS]).mkdir()
+    stage("two at work")
+    watching = Watching()
+    study(out / "ray", **settings).run(watching)
+    assert trainings() == {size: 2 if count > 1 else 1 for size, count in trainings().items()}
+    assert sum(trainings().values()) == 4 + 2
+    assert {mark["node"] for mark in marks()} == {"A", "B"}
+    if cluster.isolated:
+        assert all(mark["sees"] == (mark["node"] == "A") for mark in marks())
+    assert written(out / "ray") == written(out / "processes") == written(out / "serial")
+    assert len(written(out / "ray")) == 1 + 2 * 6 + 1
+    assert len(put) == 1, "the images are put into the object store once, whatever the rounds"
+    assert not list((out / "ray/progress").glob(".driver-*"))
+
+
+def test_a_worker_that_is_killed_is_replaced(out):
+    stage("the first worker on 0.2 dies")
+    watching = Watching()
+    study(out / "ray").run(watching)
+    assert trainings() == {**dict.fromkeys(SIZES, 1), 0.2: 2}
+    (note,) = events(out / "ray", "noted")
+    assert note["message"].startswith("begun 2 times, since a worker or its node died; on ")
+    assert watching.notes[0].startswith("shade(size=0.2): begun 2 times")
+    study(out / "serial", "serial").run()
+    assert written(out / "ray") == written(out / "serial")
+
+
+def test_a_driver_that_is_killed_goes_on_when_it_is_started_again(cluster, out, tmp_path):
+    stage("0.2 never ends")
+    script = f"from test_cluster import Path, study; study(Path({str(out / 'ray')!r})).run()"
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": cluster.address}
+    driver = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    try:
+        wait_until(lambda: len(events(out / "ray", "finished")) == 3 and trainings()[0.2] == 1)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    study(out / "ray").run()
+    assert trainings() == {**dict.fromkeys(SIZES, 1), 0.2: 2}, "nothing finished is trained again"
+    assert len(events(out / "ray", "resumed")) == 1
+    study(out / "serial", "serial").run()
+    assert written(out / "ray") == written(out / "serial")
+
+
+def test_other_plugins_than_the_drivers_are_an_error_that_names_them(cluster, out, tmp_path):
+    install(tmp_path, "dsv-other", "2.0", "other = quick_plugins:Shade")
+    images = out / "parts"
+    _write_images(images)
+    arguments = ["select", images, "--augmentation", "shade", "--detector", "quick", "--out", out / "run"]
+    arguments += ["--executor", "ray", "--ray-address", cluster.address]
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    completed = subprocess.run(
+        [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert completed.returncode == 1
+    assert completed.stderr == (
+        "dsv select: a worker has other plugins than this process: dsv-other is missing there and "
+        "2.0 (it fails to load) here; install the same on every machine\n"
+    )
+    assert not trainings()
+
+
+def _write_images(folder: Path) -> None:
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(5)
+    for part, count in (("train/good", 4), ("test/unknown", 3)):
+        (folder / part).mkdir(parents=True)
+        for index in range(count):
+            pixels = torch.randint(0, 256, (16, 16), generator=generator, dtype=torch.uint8).numpy()
+            Image.fromarray(pixels).save(folder / part / f"{index}.png")
+
+
+@parametrize_with_checks([build_registry().get(ExecutorPlugin, "ray")])
+def test_conforms(check):
+    check()
+
+
+def test_a_node_that_is_killed_is_done_without(cluster, out):
+    """The last test: node B does not come back."""
+    stage("node B never ends")
+    killer = threading.Thread(target=_kill_when_at_work, args=(cluster,))
+    killer.start()
+    watching = Watching()
+    study(out / "ray").run(watching)
+    killer.join()
+    (lost,) = (mark["size"] for mark in marks() if mark["node"] == "B")
+    assert trainings() == {**dict.fromkeys(SIZES, 1), lost: 2}
+    (note,) = events(out / "ray", "noted")
+    assert note["message"].startswith("begun 2 times, since a worker or its node died")
+    study(out / "serial", "serial").run()
+    assert written(out / "ray") == written(out / "serial")
+
+
+def _kill_when_at_work(cluster: Cluster) -> None:
+    wait_until(lambda: any(mark["node"] == "B" for mark in marks()))
+    cluster.kill("B")
