@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-pu-auc
+	bench-losses bench-augmentations bench-training bench-study bench-pu-auc bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -13,7 +13,7 @@ help:
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
-	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-pu-auc: measurements"
+	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-pu-auc, bench-ray: measurements"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -48,6 +48,10 @@ test-slow: $(READY)
 
 bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
+
+bench-ray: $(READY)
+	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --editable adapters/dsv-ray
+	$(PYTHON) adapters/dsv-ray/benchmarks/bench_ray.py
 
 figures: $(READY)
 	$(PYTHON) docs/figures/augmentations.py
