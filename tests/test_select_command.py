@@ -54,6 +54,24 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     assert [candidate["params"]["patch_size"] for candidate in plan["candidates"]] == [0.02, 0.08, 0.32]
 
 
+@pytest.mark.parametrize("spelling", ["patch_size=0.01:0.64:log", "angle=-9:9 patch_size=0.01:0.64:log"])
+def test_a_range_is_a_grid_of_nine_points(finished, tmp_path, spelling):
+    task, _, _ = finished
+    plan = json.loads(dsv(*tiny_select(task, tmp_path / "run", "--grid", spelling, "--dry-run", "--json")).stdout)
+    sizes = sorted({candidate["params"]["patch_size"] for candidate in plan["candidates"]})
+    assert sizes == pytest.approx([0.01 * 64 ** (step / 8) for step in range(9)])
+    assert plan["trials"] == 9 ** len(spelling.split())
+
+
+def test_a_range_in_a_config_file(finished, tmp_path):
+    task, _, _ = finished
+    (tmp_path / "config.yaml").write_text("grid: {patch_size: 0.01:0.64, aspect: [1.0]}\n")
+    arguments = ["select", task, "--config", tmp_path / "config.yaml", "--detector-params", json.dumps(TINY)]
+    plan = json.loads(dsv(*arguments, "--dry-run", "--json").stdout)
+    assert len(plan["candidates"]) == 9
+    assert plan["candidates"][-1]["params"]["patch_size"] == 0.64
+
+
 def test_scores_of_new_images_are_those_of_the_run(finished, tmp_path):
     task, run, _ = finished
     rows = list(csv.DictReader(io.StringIO(dsv("score", run, task / "test").stdout)))
@@ -94,6 +112,11 @@ def test_wrong_calls_are_one_line(task, tmp_path):
     assert "--train" in bad_call("select", "--out", run)
     assert "not both" in bad_call("select", task, "--train", task)
     assert "did you mean 'cutpaste'" in bad_call(*tiny_select(task, run, "--augmentation", "cutpast"))
+    for wrong in ("patch_size=1:2:lin", "patch_size=a:2", "patch_size=1:2:log:3"):
+        assert "not of the form low:high" in bad_call("select", task, "--grid", wrong, "--out", run)
+    assert "is empty: low 0.5 is above high 0.1" in bad_call(
+        "select", task, "--grid", "patch_size=0.5:0.1", "--out", run
+    )
     assert "not of the form name=value" in bad_call("select", task, "--grid", "patch_size", "--out", run)
     assert "does not take 'depth'" in bad_call("select", task, "--detector-params", "{depth: 3}", "--out", run)
     assert "no folders named train and test" in bad_call("select", tmp_path, "--out", run)

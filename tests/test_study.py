@@ -16,6 +16,8 @@ from dsv_plugins import (
     InputError,
     PluginError,
     PluginSettingsError,
+    Range,
+    SearchPlugin,
     SelectorPlugin,
     StoreError,
     Study,
@@ -208,6 +210,45 @@ def test_a_selector_of_held_out_images_is_refused_in_a_study_without(task, tmp_p
 def test_halving_needs_a_selector_that_judges_alone(task, tmp_path):
     with pytest.raises(InputError, match="'mc' judges only a whole pool; put one of .*dsv"):
         tiny(task, tmp_path / "run", search="halving", selector="mc").run()
+
+
+class Bisection:
+    """A search that makes up its candidates: the middle of the range, and then the middle of its lower half, twice."""
+
+    trials = 3
+
+    def run(self, problem):
+        space = problem.spaces["cutpaste"]["patch_size"]
+        found = {}
+        for step in (1, 2, 2):
+            candidate = problem.candidate("cutpaste", {"patch_size": space.high / 2**step})
+            found |= problem.evaluate([candidate, candidate], problem.budget, None)
+        problem.note(f"searched from {space.low}")
+        return found
+
+
+class SearchPlugins:
+    @hookimpl
+    def search(self):
+        return SearchPlugin("bisection", Bisection, proposes=True)
+
+
+def test_a_search_may_propose_candidates_on_its_way(finished, tmp_path):
+    task, _ = finished
+    settings = {"search": "bisection", "grid": {"patch_size": Range(0.01, 0.32)}, "plugins": (SearchPlugins(),)}
+    recorder = Recorder()
+    result = tiny(task, tmp_path / "run", **settings).run(recorder)
+    assert [entry.candidate.params["patch_size"] for entry in result.candidates] == [0.16, 0.08]
+    assert recorder.trained == ["shared start", "cutpaste(patch_size=0.16)", "cutpaste(patch_size=0.08)"]
+    assert result.updates_spent == TINY["shared_updates"] + 2 * TINY["updates"], (
+        "what is proposed twice is trained once"
+    )
+    assert "searched from 0.01" in result.notes
+    again = tiny(task, tmp_path / "run", **settings).run(recorder)
+    assert len(recorder.trained) == 3
+    assert again.as_selection() == result.as_selection()
+    with pytest.raises(InputError, match="belongs to a study whose grid is .*0.32"):
+        tiny(task, tmp_path / "run", **{**settings, "grid": {"patch_size": Range(0.01, 0.4)}}).run()
 
 
 def test_holdout_comes_along(task, tmp_path):
