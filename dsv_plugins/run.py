@@ -37,6 +37,7 @@ from dsv_plugins.evaluate import (
 )
 from dsv_plugins.images import BadFile
 from dsv_plugins.interfaces import Outcome
+from dsv_plugins.mirror import Mirror
 from dsv_plugins.observers import Observer, Observers
 from dsv_plugins.photometry import shift_warning
 from dsv_plugins.records import DetectorEncoderPlugin, ExecutorPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
@@ -63,6 +64,7 @@ class Run:
         plugins = {name: self.registry.create(ObserverPlugin, name) for name in study.told}
         self.observer = Observers(observer, plugins)
         self.folder = RunFolder(study.folder())
+        self.mirror = None if study.address is None else Mirror(study.address, self.folder)
         self.asked: dict[str, Candidate] = {}
         self.stored: dict[str, int | None] = {}
         self.failures: dict[str, str] = {}
@@ -92,6 +94,8 @@ class Run:
         """Do what is not done yet, and say what came out."""
         study = self.study
         with self.folder.locked():
+            if self.mirror is not None:
+                self.mirror.pull()
             self._claim()
             self._warm_up()
             for file in self.prepare_images(self.folder.data):
@@ -148,11 +152,11 @@ class Run:
                         f"{self.folder.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; "
                         "give another --out"
                     )
-            self.folder.note("resumed", pid=os.getpid(), command=_command())
+            self._record("resumed", pid=os.getpid(), command=_command())
         else:
             versions = {name: metadata.version(name) for name in ("dsv-plugins", "torch", "torchvision", "lightning")}
             write_json(self.folder.study, {"format": FORMAT, "identity": identity, "versions": versions})
-            self.folder.note("started", pid=os.getpid(), command=_command())
+            self._record("started", pid=os.getpid(), command=_command())
 
     def _warm_up(self) -> None:
         """Let workers start and import while images are read; a run that has a selection has nothing to train."""
@@ -210,7 +214,7 @@ class Run:
                 evaluations[candidate.id] = evaluation
                 if (candidate.id, updates) not in noted:  # a kill fell between the end of its training and the note
                     seconds = sum(evaluation.timings.values())
-                    self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=seconds)
+                    self._record("finished", candidate=candidate.id, updates=updates, seconds=seconds)
         return evaluations
 
     def _shared_start(self, candidate: Candidate) -> str:
@@ -223,7 +227,7 @@ class Run:
                     raise TrainingError(f"the start that all candidates share failed: {_reason(outcome.error)}")
                 assert outcome.value is not None
                 self.observer.finished(start, outcome.value)
-                self.folder.note("shared start", start=start.id, updates=self.shared_updates, seconds=outcome.value)
+                self._record("shared start", start=start.id, updates=self.shared_updates, seconds=outcome.value)
         return start.id
 
     def _job(self, candidate: Candidate, **details: Any) -> Job:
@@ -239,7 +243,7 @@ class Run:
                 if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate
                     raise outcome.error
                 if outcome.note:
-                    self.folder.note("noted", candidate=candidate.id, message=outcome.note)
+                    self._record("noted", candidate=candidate.id, message=outcome.note)
                     self._note(f"{candidate}: {outcome.note}")
                 yield candidate, outcome
 
@@ -248,11 +252,11 @@ class Run:
         if outcome.error is not None:
             reason = _reason(outcome.error)
             self.failures[candidate.id] = reason
-            self.folder.note("failed", candidate=candidate.id, updates=updates, reason=reason)
+            self._record("failed", candidate=candidate.id, updates=updates, reason=reason)
             self.observer.failed(candidate, reason)
         else:
             assert outcome.value is not None
-            self.folder.note("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
+            self._record("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
             self.observer.finished(candidate, outcome.value)
 
     def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
@@ -374,7 +378,13 @@ class Run:
                     "image_size": self.image_size,
                 },
             )
-        self.folder.note("selected", candidate=choice.candidate.id, selector=first)
+        self._record("selected", candidate=choice.candidate.id, selector=first)
+
+    def _record(self, event: str, **details: object) -> None:
+        """Append to the journal; what the event is about is finished by now, and can be copied to the address."""
+        self.folder.note(event, **details)
+        if self.mirror is not None:
+            self.mirror.push()
 
     def _note(self, message: str) -> None:
         self.notes.append(message)

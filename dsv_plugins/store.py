@@ -74,7 +74,7 @@ class RunFolder:
         self.progress = self.path / "progress"
         self.candidates = self.path / "candidates"
         self.shared_starts = self.path / "shared"
-        self._journal = self.path / "journal.jsonl"
+        self.journal = self.path / "journal.jsonl"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -108,7 +108,7 @@ class RunFolder:
     def note(self, event: str, **details: object) -> None:
         """Append one event to the journal."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **details})
-        with _writing(self._journal), self._journal.open("ab+") as journal:
+        with _writing(self.journal), self.journal.open("ab+") as journal:
             if journal.tell():
                 journal.seek(-1, os.SEEK_END)
                 if journal.read(1) != b"\n":  # a kill cut the last line short
@@ -119,10 +119,10 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         """Every event of the journal; a last line that a kill cut short is passed over."""
-        if not self._journal.exists():
+        if not self.journal.exists():
             return []
         events = []
-        for line in self._journal.read_text().splitlines():
+        for line in self.journal.read_text().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 events.append(json.loads(line))
         return events

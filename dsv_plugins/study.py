@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dsv_plugins.dataset import Source
 from dsv_plugins.errors import InputError
+from dsv_plugins.mirror import is_address
 from dsv_plugins.observers import Observer
 from dsv_plugins.records import AugmentationPlugin
 from dsv_plugins.registry import Registry
@@ -52,7 +53,8 @@ class Study:
         threads: Threads of each training. Results are the same whatever the executor, not whatever the threads.
         image_size: Height and width to load images at; the detector's own where None.
         skip_bad: Go on without files that cannot be read and without test images that are train images too.
-        out: The run folder; one named after the settings, below $DSV_RUNS or ./dsv-runs, where None.
+        out: The run folder; one named after the settings, below $DSV_RUNS or ./dsv-runs, where None. An address of
+            fsspec, such as s3://bucket/run, gets a copy of everything finished, to go on from on any machine.
         plugins: Plugins that are in no package, as for `build_registry`.
     """
 
@@ -76,7 +78,7 @@ class Study:
     threads: int = 1
     image_size: int | None = None
     skip_bad: bool = False
-    out: Path | None = None
+    out: Path | str | None = None
     plugins: tuple[object, ...] = ()
 
     def run(self, observer: Observer | None = None) -> Result:
@@ -156,11 +158,16 @@ class Study:
             "threads": self.threads,
         }
 
+    @property
+    def address(self) -> str | None:
+        """Where the run folder has a copy, if `out` is an address."""
+        return str(self.out) if is_address(self.out) else None
+
     def folder(self) -> Path:
-        """The run folder, as an absolute path."""
-        if self.out is not None:
-            return self.out.absolute()
-        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+        """The run folder, as an absolute path; of an address, the folder on this machine where the work is done."""
+        if self.out is not None and self.address is None:
+            return Path(self.out).absolute()
+        digest = _digest(self.address or json.dumps(self.identity(), sort_keys=True))
         return Path(os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations)}-{digest}").absolute()
 
 
@@ -174,6 +181,10 @@ def _names(value: str | Sequence[str], what: str) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise InputError(f"{what} is {', '.join(names) or 'empty'}; name at least one, and each once")
     return names
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _source(source: Source | str) -> Source:

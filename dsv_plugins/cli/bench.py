@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from dsv_plugins.cli.select import add_training_arguments, conduct, listed, training_settings
 from dsv_plugins.cli.terminal import Terminal, literal
-from dsv_plugins.errors import TrainingError
+from dsv_plugins.errors import InputError, TrainingError
 
 __all__ = ["add_arguments", "run"]
 
@@ -43,7 +43,10 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.table import as_rich
     from dsv_plugins.bench.tasks import find_tasks
     from dsv_plugins.bench.variations import Variations
+    from dsv_plugins.mirror import is_address
 
+    if is_address(arguments.out):
+        raise InputError(f"--out is {arguments.out}; a benchmark needs a folder of this machine")
     progress = Console(stderr=arguments.json)
     settings = training_settings(arguments)
     bench = Bench(

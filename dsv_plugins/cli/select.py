@@ -55,7 +55,7 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--factor", type=float, default=3.0, help="by how much the budget grows from part to part")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
     parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be used")
-    parser.add_argument("--out", type=str, help="the run folder; the same command goes on where it stopped")
+    parser.add_argument("--out", type=str, help="the run folder, or its address, as s3://…; the same command goes on")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
 
 
@@ -144,7 +144,7 @@ def study_settings(arguments: Namespace) -> dict[str, Any]:
         "rungs": Rungs(arguments.rungs, arguments.factor),
         "seed": arguments.seed,
         "skip_bad": arguments.skip_bad,
-        "out": Path(arguments.out) if arguments.out else None,
+        "out": arguments.out or None,
     }
 
 

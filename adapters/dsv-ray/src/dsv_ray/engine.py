@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import socket
 from collections import deque
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from dsv_plugins import InputError, Outcome, TrainingError
+from dsv_plugins import InputError, Outcome, TrainingError, WorkerError
 from dsv_plugins.carrying import Carrier, Parcel, PortableJob
+from dsv_plugins.errors import described
 from dsv_plugins.evaluate import Job
 from dsv_ray.desk import heard_at, open_desk
 
@@ -39,19 +41,20 @@ class Engine:
     def __init__(self, settings: RayExecutor) -> None:
         self._settings = settings
         _connect(settings)
-        self._carrier: Carrier[ray.ObjectRef] = Carrier(ray.put)
+        self._carrier: Carrier[ray.ObjectRef[Any]] = Carrier(ray.put)
         self._desk = open_desk()
         self._numbers = itertools.count()
 
     def run(self, work: Callable[[Any], Value], jobs: Sequence[Any]) -> Iterator[Outcome[Value]]:
         """Yield one outcome for each job as it ends."""
-        task = _perform.options(
+        task: Any = _perform.options(
             num_cpus=self._settings.num_cpus,
             num_gpus=_gpus(self._settings.num_gpus),
             max_retries=self._settings.retries,
         )
         numbers = [next(self._numbers) for _ in jobs]  # the desk hears of every round, and must not mix them up
-        waiting, running = deque(range(len(jobs))), dict[ray.ObjectRef, int]()
+        waiting = deque(range(len(jobs)))
+        running: dict[ray.ObjectRef[Any], int] = {}
         try:
             with self._carrier:
                 while waiting or running:
@@ -71,10 +74,10 @@ class Engine:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def _packed(self, job: Any) -> tuple[Any, ray.ObjectRef | None]:
+    def _packed(self, job: Any) -> tuple[Any, ray.ObjectRef[Any] | None]:
         return self._carrier.pack(job) if isinstance(job, Job) else (job, None)
 
-    def _outcome(self, index: int, job: Any, reference: ray.ObjectRef, places: Sequence[str]) -> Outcome[Any]:
+    def _outcome(self, index: int, job: Any, reference: ray.ObjectRef[Any], places: Sequence[str]) -> Outcome[Any]:
         note = ""
         if len(places) > 1:
             note = f"begun {len(places)} times, since a worker or its node died; on {', then on '.join(places)}"
@@ -103,22 +106,33 @@ def _connect(settings: RayExecutor) -> None:
     if ray.is_initialized():
         return
     address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
-    own = {"num_cpus": settings.workers and settings.workers * settings.num_cpus, "include_dashboard": False}
+    own: dict[str, Any] = {"num_cpus": _own_cpus(settings), "include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(
-            address,
-            **(own if address == "local" else {}),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if address == "local":
-            raise
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except Exception as error:  # Ray raises all kinds, and a bare one where a machine is too busy to start it in time
+        if own:
+            raise WorkerError(
+                f"Ray does not start on this machine ({described(error)}); try again when it is less busy"
+            ) from error
         raise InputError(
-            f"no Ray cluster can be reached at {address!r} ({' '.join(str(error).split())}); "
+            f"no Ray can be reached at {address!r} ({described(error)}); "
             "start one with `ray start --head`, or leave the address out for a Ray of this machine"
         ) from error
+    wanted, there = settings.num_gpus or 0, _gpus_there()
+    if own and wanted > there:  # a cluster may grow, a machine does not, and Ray would wait for ever
+        raise InputError(f"num_gpus is {wanted}, and this machine has {there:g} GPUs")
+
+
+def _own_cpus(settings: RayExecutor) -> int:
+    """The CPUs of a Ray of this machine: room for the workers asked for, or for at least one."""
+    if settings.workers is None:
+        return max(os.cpu_count() or 1, math.ceil(settings.num_cpus))
+    return max(1, math.ceil(settings.workers * settings.num_cpus))
 
 
 def _gpus(wanted: float | None) -> float:
-    return wanted if wanted is not None else float(ray.cluster_resources().get("GPU", 0) > 0)
+    return wanted if wanted is not None else float(_gpus_there() > 0)
+
+
+def _gpus_there() -> float:
+    return float(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]

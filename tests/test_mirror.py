@@ -1,0 +1,101 @@
+"""A run folder at an address: what is finished gets there, and another machine goes on from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import fsspec
+import pytest
+from conftest import TINY, make_task
+
+from dsv_plugins import InputError, Observer, StoreError, Study
+
+SIZES = [0.02, 0.08, 0.32]
+
+
+class Trained(Observer):
+    """Keeps what was trained, and is interrupted after so many candidates."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+        self.candidates: list[str] = []
+
+    def finished(self, candidate, seconds):
+        self.candidates.append(str(candidate))
+        if len(self.candidates) == self.stop_after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The task, and an undisturbed run on it."""
+    folder = tmp_path_factory.mktemp("whole")
+    task = make_task(folder / "parts")
+    return task, study(task, folder / "run").run().run
+
+
+def study(task, out) -> Study:
+    grid = {"patch_size": SIZES}
+    return Study(task / "train", task / "test", grid=grid, detector_params=TINY, executor="serial", out=out)
+
+
+def machine(monkeypatch, folder):
+    """From here on we are another machine, with a disk of its own."""
+    monkeypatch.setenv("DSV_RUNS", str(folder))
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_another_machine_goes_on_from_the_address(whole, tmp_path, monkeypatch, scheme):
+    task, undisturbed = whole
+    address = f"memory://{tmp_path.name}/run" if scheme == "memory" else f"file://{tmp_path}/there/run"
+    machine(monkeypatch, tmp_path / "one")
+    first = Trained(stop_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        study(task, address).run(first)
+    assert first.candidates == ["shared start", "cutpaste(patch_size=0.02)", "cutpaste(patch_size=0.08)"]
+    shutil.rmtree(tmp_path / "one")
+    machine(monkeypatch, tmp_path / "two")
+    second = Trained()
+    result = study(task, address).run(second)
+    # The interruption came after the third was stored and before its copy was made: that is all there is to lose.
+    assert set(second.candidates) <= {"cutpaste(patch_size=0.08)", "cutpaste(patch_size=0.32)"}
+    assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+    files = fsspec.filesystem(scheme)
+    root = files._strip_protocol(address)
+    assert files.cat_file(f"{root}/selection.json") == (undisturbed / "selection.json").read_bytes()
+    copied = {name[len(root) + 1 :] for name in map(files._strip_protocol, files.find(root))}
+    passing = {"lock", "progress"}
+    local = {file.relative_to(result.run) for file in result.run.rglob("*") if file.is_file()}
+    assert copied == {str(name) for name in local if name.parts[0] not in passing}
+    events = [json.loads(line)["event"] for line in files.cat_file(f"{root}/journal.jsonl").splitlines()]
+    assert events.count("started") == events.count("resumed") == events.count("selected") == 1
+
+
+def test_what_is_damaged_or_cut_short_at_the_address_is_computed_again(whole, tmp_path, monkeypatch):
+    task, undisturbed = whole
+    machine(monkeypatch, tmp_path / "one")
+    study(task, f"file://{tmp_path}/there").run()
+    damaged, cut_short, sound = sorted((tmp_path / "there/candidates").iterdir())
+    (damaged / "evaluation.json").write_text("{}")
+    (cut_short / "manifest.json").unlink()
+    machine(monkeypatch, tmp_path / "two")
+    trained = Trained()
+    result = study(task, f"file://{tmp_path}/there").run(trained)
+    assert len(trained.candidates) == 2
+    assert sound.name not in trained.candidates
+    assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+    assert (cut_short / "manifest.json").exists()
+    assert (damaged / "evaluation.json").read_text() != "{}"
+
+
+def test_an_address_that_cannot_be_used_is_one_line(whole, tmp_path, monkeypatch):
+    task, _ = whole
+    machine(monkeypatch, tmp_path / "runs")
+    with pytest.raises(
+        InputError, match="^nowhere://run cannot be used as a run folder: ValueError: Protocol not known"
+    ):
+        study(task, "nowhere://run").run()
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written .*goes on from what is finished"):
+        study(task, f"file://{tmp_path}/file/run").run()
