@@ -48,7 +48,7 @@ class RayExecutor:
 
     @property
     def parallelism(self) -> int:
-        """How many jobs run at once; of a cluster that is not asked yet, the number of workers is taken for granted."""
+        """How many jobs run at once, as far as that is known without asking the cluster."""
         return self.workers or os.cpu_count() or 1
 
     def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
