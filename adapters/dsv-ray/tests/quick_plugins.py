@@ -98,8 +98,8 @@ def marks():
     return [json.loads(file.read_text()) for file in Path(os.environ[MARKS]).glob("*.json")]
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def wait_until(condition, seconds=PATIENCE_SECONDS):
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("it did not happen in time")
