@@ -930,3 +930,11 @@ def test_pretrained_weights_from_the_cache(torch_home, tmp_path):
     loaded = detector(**PRETRAINED)
     loaded.load(folder)
     assert same_weights(loaded, begun), "a saved detector needs no pretrained weights"
+
+
+def test_another_training_loop_can_take_the_network_and_bring_its_embeddings(finished, tmp_path):
+    driven = detector()
+    driven.network(seed=0).load_state_dict(finished.network().state_dict())
+    driven.fit_density(driven.encode(textures()))
+    assert torch.equal(driven.score(textures(seed=1)), finished.score(textures(seed=1)))
+    torch.save(driven.network(), tmp_path / "network.pt")  # as Lightning and anomalib export modules

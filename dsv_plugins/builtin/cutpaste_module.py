@@ -75,13 +75,17 @@ class CutPasteModule(pl.LightningModule):
         )
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(IMAGENET_STD).view(1, 3, 1, 1), persistent=False)
-        self.memory_format = torch.channels_last if settings.width >= VECTOR_WIDTH else torch.contiguous_format
         self.to(memory_format=self.memory_format)
         self.seed = 0
         self.target_updates = 0
         self.augmentation: Augmentation | None = None
         self.progress: Progress | None = None
         self._begin(Phase(settings.updates, settings.learning_rate, OWN_DRAWS))
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """How the pixels lie in memory. Not an attribute: `torch.save` cannot write one."""
+        return torch.channels_last if self.settings.width >= VECTOR_WIDTH else torch.contiguous_format
 
     def _begin(self, phase: Phase) -> None:
         """Start a stretch of training: of what came before only the weights remain."""

@@ -79,7 +79,7 @@ class CutPasteResNet18(DetectorEncoder):
         self._density = None
         if module.completed_updates < target:
             module.train_to(target, images, augmentation, progress)
-        self._fit_density(images)
+        self._model_density(images)
 
     def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
         """Make the updates that all trainings on these images begin with, whatever their augmentation.
@@ -89,7 +89,7 @@ class CutPasteResNet18(DetectorEncoder):
         """
         _check_images(images)
         self._started(images, seed, progress)
-        self._fit_density(images)
+        self._model_density(images)
 
     def warm_up(self) -> None:
         """Import what a training needs."""
@@ -101,10 +101,20 @@ class CutPasteResNet18(DetectorEncoder):
         self._module = module  # not before: an interrupted start is none to go on from
         return module
 
-    def _fit_density(self, images: Tensor) -> None:
+    def _model_density(self, images: Tensor) -> None:
         embeddings = self.encode(images)
         if not embeddings.isfinite().all():
             raise self._trained.diverged("its embeddings were not finite")
+        self.fit_density(embeddings)
+
+    def network(self, seed: int = 0) -> CutPasteModule:
+        """The LightningModule with the network, for another training loop than `fit`; a new one where there is none."""
+        if self._module is None:
+            self._module = _new_module(self.settings, seed)
+        return self._module
+
+    def fit_density(self, embeddings: Tensor) -> None:
+        """Model the normal embeddings, against which images are scored; `fit` ends with this."""
         self._density = DENSITY_CLASSES[self.settings.density].fit(embeddings)
 
     @torch.no_grad()
@@ -130,11 +140,11 @@ class CutPasteResNet18(DetectorEncoder):
 
     def score(self, images: Tensor) -> Tensor:
         """How improbable each image's embedding is among those of the train images."""
-        return self._fitted.score(self.encode(images))
+        return self.density.score(self.encode(images))
 
     def save(self, folder: Path) -> None:
         """Write `detector.safetensors` and `detector.json`; an unfinished training can go on from them."""
-        module, density = self._trained, self._fitted
+        module, density = self._trained, self.density
         tensors = {f"network.{name}": value.contiguous().cpu() for name, value in module.state_dict().items()}
         tensors |= {f"density.{name}": value.contiguous() for name, value in density.state().items()}
         if module.completed_updates < self.settings.updates:
@@ -184,7 +194,8 @@ class CutPasteResNet18(DetectorEncoder):
         return self._module
 
     @property
-    def _fitted(self) -> Density:
+    def density(self) -> Density:
+        """The model of the normal embeddings."""
         if self._density is None:
             raise InputError("this detector is not trained yet; call fit or load first")
         return self._density
