@@ -3,6 +3,8 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
+ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
 	bench-losses bench-augmentations bench-training bench-study bench-pu-auc bench-ray
@@ -22,29 +24,40 @@ $(READY): pyproject.toml
 	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo]" --group dev
 	@touch $@
 
+# Adapters bring other libraries along, which the demo does without.
+$(ADAPTERS_READY): $(READY) $(ADAPTERS:%=%/pyproject.toml)
+	for adapter in $(ADAPTERS); do \
+		$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable $$adapter \
+			--group $$adapter/pyproject.toml:dev || exit 1; \
+	done
+	@touch $@
+
 demo: $(READY)
 	$(VENV)/bin/dsv demo
 
-check: $(READY)
+check: $(ADAPTERS_READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	for adapter in $(ADAPTERS); do $(VENV)/bin/mypy $$adapter/src || exit 1; done
 	$(VENV)/bin/lint-imports --no-cache
 
 format: $(READY)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-docs: $(READY)
+docs: $(ADAPTERS_READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Tests start many processes: compiled once, our modules need not be compiled in each of them.
 test: check docs
 	$(PYTHON) -m compileall -q dsv_plugins
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest $$adapter/tests || exit 1; done
 
-test-slow: $(READY)
+test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
+	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || exit 1; done
 
 bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py

@@ -1,0 +1,70 @@
+"""The images of a datamodule, and nothing else of it, as a module takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from anomalib.data import AnomalibDataModule
+from anomalib.data.utils import read_image
+from anomalib.models.components import AnomalibModule
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+
+from dsv_plugins import InputError
+
+__all__ = ["images_of", "preprocessed", "set_up"]
+
+
+def set_up(datamodule: AnomalibDataModule) -> None:
+    """Split the data, once: after a set-up by a plain string, a trainer would split it anew, and mix train and test."""
+    datamodule.prepare_data()
+    datamodule.setup(TrainerFn.FITTING)
+
+
+def images_of(datamodule: AnomalibDataModule, size: int, at_most: int | None = None) -> tuple[Tensor, Tensor]:
+    """The train and the test images of a datamodule that is set up, as uint8 of shape (images, 3, size, size).
+
+    Only the paths of images are taken from it: masks are not opened, and labels are not looked at.
+
+    Args:
+        datamodule: Where test images are missing, its validation images serve.
+        size: Height and width to resize to.
+        at_most: How many of each, spread evenly over those that there are; all where None.
+
+    Raises:
+        InputError: It has no train images, or neither test nor validation images.
+    """
+    train, test = _paths(datamodule, "train_data"), _paths(datamodule, "test_data") or _paths(datamodule, "val_data")
+    if not train or not test:
+        missing = "test" if train else "train"
+        raise InputError(f"the datamodule {datamodule.name} has no {missing} images; selection needs both")
+    return _read(_some(train, at_most), size), _read(_some(test, at_most), size)
+
+
+def preprocessed(module: AnomalibModule, images: Tensor) -> Tensor:
+    """Images in [0, 1] as the module's network takes them, on its device."""
+    images = images.to(module.device)
+    transform: Callable[[Tensor], Tensor] | None = getattr(module.pre_processor, "transform", None)
+    return transform(images) if transform is not None else images
+
+
+def _paths(datamodule: AnomalibDataModule, name: str) -> list[str]:
+    dataset = getattr(datamodule, name, None)
+    return [] if dataset is None else list(dataset.samples["image_path"])
+
+
+def _some(paths: list[str], at_most: int | None) -> list[str]:
+    if at_most is None or at_most >= len(paths):
+        return paths
+    return [paths[place * len(paths) // at_most] for place in range(at_most)]
+
+
+def _read(paths: list[str], size: int) -> Tensor:
+    return torch.stack([_resized(path, size) for path in paths])
+
+
+def _resized(path: str, size: int) -> Tensor:
+    image: Tensor = functional.resize(read_image(path, as_tensor=True), [size, size], antialias=True)
+    return (image.as_subclass(Tensor).clamp(0, 1) * 255).round().to(torch.uint8)

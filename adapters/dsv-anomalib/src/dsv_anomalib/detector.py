@@ -1,0 +1,295 @@
+"""A model of anomalib as a detector encoder: trained by anomalib's Engine, embedded by its trained part."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from anomalib.models.components import AnomalibModule
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+from torchvision.transforms.v2 import Compose, Normalize
+
+from dsv_anomalib.augmentations import FeatureSynthesis, Synthesiser
+from dsv_anomalib.data import preprocessed
+from dsv_anomalib.entries import Entry, Pooling, Tap
+from dsv_anomalib.training import train
+from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
+from dsv_plugins.transforms import global_randomness
+
+__all__ = ["AnomalibDetector", "pooled"]
+
+ENCODE_BATCH = 32
+TOP_SHARE = 0.1
+"""Of the patches, how many count for the pooling "topk"."""
+TENSORS_FILE, SETTINGS_FILE = "network.safetensors", "network.json"
+COMPONENTS_OFF = {"post_processor": False, "evaluator": False, "visualizer": False}
+"""Without these, nothing in a training asks for a label."""
+
+
+class AnomalibDetector(DetectorEncoder):
+    """Any model that has an entry.
+
+    Args:
+        entry: What is known of the model.
+        image_size: Height and width to which images are resized.
+        updates: The whole training budget, in batches.
+        batch_size: Images in a batch.
+        pooling: How features of patches become one vector: their "mean", their "max", or the mean of the largest tenth
+            of each feature, "topk".
+        model_params: Arguments of the model.
+        engine_args: Arguments of anomalib's Engine, which go to Lightning's Trainer.
+
+    Raises:
+        ValueError: A setting is wrong.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        *,
+        image_size: int,
+        updates: int,
+        batch_size: int,
+        pooling: Pooling,
+        model_params: Mapping[str, Any],
+        engine_args: Mapping[str, Any],
+    ) -> None:
+        for name, value in (("image_size", image_size), ("updates", updates), ("batch_size", batch_size)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; give a whole number of at least 1")
+        if pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is {pooling!r}; give one of {', '.join(get_args(Pooling))}")
+        _check_model_params(entry, model_params)
+        self.entry = entry
+        self.image_size = image_size
+        self.updates = updates
+        self.batch_size = batch_size
+        self.pooling = pooling
+        self.model_params = dict(model_params)
+        self.engine_args = dict(engine_args)
+        self._module: AnomalibModule | None = None
+
+    @classmethod
+    def around(cls, module: AnomalibModule, entry: Entry, *, image_size: int) -> AnomalibDetector:
+        """A detector that embeds with a module which something else trains."""
+        detector = cls(
+            entry,
+            image_size=image_size,
+            updates=1,
+            batch_size=1,
+            pooling=entry.pooling,
+            model_params={},
+            engine_args={},
+        )
+        detector._module = module
+        return detector
+
+    def fit(
+        self,
+        images: Tensor,
+        augmentation: Augmentation,
+        *,
+        updates: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Train a new module; a training of anomalib cannot go on where an earlier one stopped."""
+        device = _best_device()
+        with global_randomness(device) as seed_all:
+            seed_all(seed)
+            module = self.build(**COMPONENTS_OFF)
+            self.install(module, augmentation)
+            train(
+                module,
+                images,
+                prepare=self._sized,
+                batch_size=self.batch_size,
+                updates=min(self.updates, updates or self.updates),
+                seed=seed,
+                progress=progress,
+                engine_args=self.engine_args,
+            )
+        self._module = module.to(device).eval()
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Embed images, of any size, by the part that training shaped, on the CPU."""
+        return self._tapped(images, self.entry.tap)
+
+    def encode_augmented(self, images: Tensor, augmentation: Augmentation, *, generator: torch.Generator) -> Tensor:
+        """Embed one pseudo-anomaly of each image, made where the model makes them."""
+        if isinstance(augmentation, FeatureSynthesis):
+            self.install(self.module, augmentation)
+            assert self.entry.features is not None  # or it could not have been installed
+            with global_randomness(self.module.device) as seed_all:
+                seed_all(int(torch.randint(2**31, (), generator=generator, device=generator.device)))
+                return self._tapped(images, self.entry.features.tap)
+        batches = torch.split(images, ENCODE_BATCH)
+        return torch.cat([self.encode(augmentation(self._sized(batch), generator=generator)) for batch in batches])
+
+    @torch.no_grad()
+    def score(self, images: Tensor) -> Tensor:
+        """The model's own scores, as they are before any post-processing."""
+        module = self.module
+        scores = [module.model(batch).pred_score.reshape(-1).cpu() for batch in self._batches(images, module)]
+        return torch.cat(scores)
+
+    def save(self, folder: Path) -> None:
+        """Write the network's weights and settings: a checkpoint of anomalib has the optimiser's, too, and pickle."""
+        settings_file = folder / SETTINGS_FILE
+        settings_file.unlink(missing_ok=True)  # a save that is cut short must not pass for a whole one
+        state = self.module.model.state_dict()
+        # Clones, since safetensors refuses tensors that share memory.
+        save_file(
+            {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, folder / TENSORS_FILE
+        )
+        settings_file.write_text(json.dumps(self._identity(), indent=2))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; no weights are fetched where the model permits to go without.
+
+        Raises:
+            InputError: A file is missing or broken, or the model in the folder has other settings.
+        """
+        try:
+            settings = json.loads((folder / SETTINGS_FILE).read_text())
+            tensors = load_file(folder / TENSORS_FILE)
+        except (OSError, ValueError, SafetensorError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{folder} cannot be read as a saved model; save it again ({reason:.200})") from error
+        if settings != json.loads(json.dumps(self._identity())):
+            raise InputError(f"{folder} holds a model of other settings; make this one with {settings} to load it")
+        with global_randomness():
+            module = self.build(**COMPONENTS_OFF, **self.entry.weights_off)
+        module.model.load_state_dict(tensors)
+        self._module = module.to(_best_device()).eval()
+
+    @property
+    def module(self) -> AnomalibModule:
+        """The trained module.
+
+        Raises:
+            InputError: Nothing is trained yet.
+        """
+        if self._module is None:
+            raise InputError("this detector is not trained yet; call fit or load first")
+        return self._module
+
+    def build(self, **overrides: Any) -> AnomalibModule:
+        """A new module, with arguments beside and above `model_params`.
+
+        Raises:
+            InputError: It could not be made, as where its weights cannot be fetched.
+        """
+        entry = self.entry
+        size = (self.image_size, self.image_size)
+        make = entry.build or entry.model_class()
+        pre_processor = entry.model_class().configure_pre_processor(image_size=size)
+        try:
+            return make(**{"pre_processor": pre_processor, **self.model_params, **overrides})
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            needs = f"; it needs {entry.weights}" if entry.weights else ""
+            raise InputError(f"{entry.name} could not be made ({reason:.200}){needs}") from error
+
+    def install(self, module: AnomalibModule, augmentation: Augmentation) -> None:
+        """Have a module make its pseudo-anomalies by an augmentation.
+
+        Raises:
+            InputError: The model makes them in another way.
+        """
+        image, features = self.entry.image, self.entry.features
+        if isinstance(augmentation, FeatureSynthesis):
+            settings = features.settings if features is not None else {}
+            for name, value in augmentation.settings.items():
+                if name not in settings:
+                    known = f"features by {', '.join(settings)}" if settings else "images: choose cutpaste or the like"
+                    raise InputError(f"{self.entry.name} has no {name}; it makes pseudo-anomalies out of {known}")
+                _set(module, settings[name], value)
+        elif image is None:
+            assert features is not None
+            raise InputError(
+                f"{self.entry.name} makes pseudo-anomalies out of features, not of images; "
+                f"choose the augmentation {features.augmentation}"
+            )
+        else:
+            synthesiser = Synthesiser(
+                augmentation,
+                probability=image.probability,
+                normalisation=_normalisation(module) if image.normalised else None,
+                masked=image.masked,
+            )
+            _set(module, image.place, synthesiser)
+
+    def _identity(self) -> dict[str, object]:
+        return {"model": self.entry.path, "image_size": self.image_size, "model_params": self.model_params}
+
+    @torch.no_grad()
+    def _tapped(self, images: Tensor, tap: Tap) -> Tensor:
+        module = self.module
+        embeddings = [pooled(tap(module, batch), self.pooling).cpu() for batch in self._batches(images, module)]
+        return torch.cat(embeddings)
+
+    def _batches(self, images: Tensor, module: AnomalibModule) -> Sequence[Tensor]:
+        return [preprocessed(module, self._sized(batch)) for batch in torch.split(images, ENCODE_BATCH)]
+
+    def _sized(self, images: Tensor) -> Tensor:
+        """The images in [0, 1], in colour and of the model's size, so that augmentations see what the model sees."""
+        pixels = images if images.is_floating_point() else images.float() / 255
+        pixels = pixels.float().expand(-1, 3, -1, -1)
+        side = self.image_size
+        if pixels.shape[-2:] != (side, side):
+            pixels = functional.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True)
+        return pixels
+
+
+def pooled(features: Tensor | Sequence[Tensor], pooling: Pooling) -> Tensor:
+    """One vector for each image, from the features of its patches."""
+    if not isinstance(features, Tensor):
+        return torch.cat([pooled(part, pooling) for part in features], dim=1)
+    if features.ndim == 2:
+        return features
+    patches = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
+    if pooling == "mean":
+        return patches.mean(dim=1)
+    count = 1 if pooling == "max" else max(1, round(TOP_SHARE * patches.shape[1]))
+    return patches.topk(count, dim=1).values.mean(dim=1)
+
+
+def _check_model_params(entry: Entry, params: Mapping[str, Any]) -> None:
+    """See that the model takes its arguments, which would show only in the training."""
+    accepted: dict[str, inspect.Parameter] = {}
+    makers: list[Callable[..., AnomalibModule]] = [entry.model_class()]
+    for maker in makers if entry.build is None else [*makers, entry.build]:
+        accepted |= inspect.signature(maker).parameters
+    unknown = [name for name in params if name not in accepted]
+    if unknown:
+        known = ", ".join(name for name, p in accepted.items() if p.kind is not p.VAR_KEYWORD)
+        raise ValueError(f"{entry.name} takes no {', '.join(unknown)} in model_params; it takes {known}")
+
+
+def _normalisation(module: AnomalibModule) -> Normalize | None:
+    transform = getattr(module.pre_processor, "transform", None)
+    steps = transform.transforms if isinstance(transform, Compose) else [transform]
+    return next((step for step in steps if isinstance(step, Normalize)), None)
+
+
+def _set(module: AnomalibModule, path: str, value: object) -> None:
+    """Set an attribute given with dots. One that is not there already is another version's."""
+    owner_path, _, name = path.rpartition(".")
+    owner = operator.attrgetter(owner_path)(module) if owner_path else module
+    if not hasattr(owner, name):
+        raise InputError(f"{type(module).__name__} has no attribute {path}; is this version of anomalib supported?")
+    setattr(owner, name, value)
+
+
+def _best_device() -> torch.device:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")

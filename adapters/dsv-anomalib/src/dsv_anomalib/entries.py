@@ -1,0 +1,171 @@
+"""What a model needs to have its augmentation selected, as one declarative entry for each model.
+
+Free of torch and anomalib, so that plugins can be listed quickly; functions of an entry import what they need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsv_plugins import DetectorEncoderPlugin, PluginError
+
+if TYPE_CHECKING:
+    from anomalib.models.components import AnomalibModule
+    from torch import Tensor
+
+    from dsv_anomalib.detector import AnomalibDetector
+
+__all__ = ["DEFAULT_UPDATES", "PREFIX", "Entry", "FeatureSpace", "ImageSpace", "Pooling", "Tap"]
+
+PREFIX = "anomalib-"
+DEFAULT_UPDATES = 1000
+
+Pooling = Literal["mean", "max", "topk"]
+
+Tap = Callable[[Any, "Tensor"], "Tensor | Sequence[Tensor]"]
+"""From a module and pre-processed images to features of the trained part: (images, width), (images, patches, width),
+(images, width, height, width), or several of these."""
+
+
+@dataclass(frozen=True)
+class ImageSpace:
+    """Where a model makes pseudo-anomalies out of images; any augmentation plugin can take that place.
+
+    Attributes:
+        place: Attribute of the module that holds its own generator, with dots, such as "model.augmentor".
+        probability: Share of the training images that the model wants changed.
+        normalised: Whether the images that arrive there were normalised by the pre-processor.
+        masked: Whether the generator returns the mask of what it changed beside the images.
+    """
+
+    place: str
+    probability: float = 1.0
+    normalised: bool = False
+    masked: bool = True
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """How a model makes pseudo-anomalies out of features.
+
+    Attributes:
+        augmentation: Name of the augmentation plugin that carries the hyperparameters.
+        settings: The module's attribute, with dots, behind each hyperparameter.
+        tap: Like `Entry.tap`, for one pseudo-anomaly of each image; draws on the global generators.
+    """
+
+    augmentation: str
+    settings: Mapping[str, str]
+    tap: Tap
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model whose augmentation can be selected.
+
+    ```python
+    entry = Entry(
+        name="mine",
+        model=MyModel,
+        tap=lambda module, images: module.model.encoder(images),
+        image=ImageSpace("augmenter"),
+    )
+    selected = dsv_anomalib.select(model=entry, datamodule=datamodule)
+    ```
+
+    Attributes:
+        name: Its detector plugin is called "anomalib-" and this.
+        model: Its class, or where that is found, such as "anomalib.models.image.draem.Draem".
+        tap: The features of the part that training shapes.
+        summary: One line for the table of plugins.
+        image_size: Height and width at which it works by default.
+        image: How it makes pseudo-anomalies out of images, if it does.
+        features: How it makes them out of features, if it does.
+        pooling: How features of patches become one vector.
+        build: Makes the module from keyword arguments, where calling the class is not enough.
+        weights: Which weights it fetches when it is made, and how to provide them.
+        weights_off: Arguments with which it fetches none.
+        check_params: Settings with which the conformance kit can train it in seconds.
+        experimental: Whether it is unproven that DSV is right about it.
+    """
+
+    name: str
+    model: str | type[AnomalibModule]
+    tap: Tap
+    summary: str = ""
+    image_size: int = 256
+    image: ImageSpace | None = None
+    features: FeatureSpace | None = None
+    pooling: Pooling = "mean"
+    build: Callable[..., AnomalibModule] | None = None
+    weights: str = ""
+    weights_off: Mapping[str, object] = field(default_factory=dict)
+    check_params: Mapping[str, object] = field(default_factory=dict)
+    experimental: bool = True
+
+    @property
+    def path(self) -> str:
+        """Where the model's class is found."""
+        return self.model if isinstance(self.model, str) else f"{self.model.__module__}.{self.model.__qualname__}"
+
+    def model_class(self) -> type[AnomalibModule]:
+        """The model's class; imports it."""
+        if not isinstance(self.model, str):
+            return self.model
+        module, _, name = self.model.rpartition(".")
+        found: type[AnomalibModule] = getattr(importlib.import_module(module), name)
+        return found
+
+    def is_installed(self) -> bool:
+        """Whether the installed packages have the model, judged from their files: importing anomalib takes seconds."""
+        if not isinstance(self.model, str):
+            return True
+        package, *path = self.model.split(".")[:-1]
+        found = importlib.util.find_spec(package)
+        if found is None or not path:
+            return found is not None
+        folders = list(found.submodule_search_locations or ())
+        places = [Path(folder, *path) for folder in folders]
+        return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
+
+    def record(self) -> DetectorEncoderPlugin:
+        """The detector plugin."""
+        name = f"{PREFIX}{self.name}"
+        if not self.is_installed():
+            reason = f"the installed version of {self.path.partition('.')[0]} has no {self.path}; install a newer one"
+            return DetectorEncoderPlugin(name, partial(_refuse, f"{name}: {reason}"), f"not available: {reason}")
+        summary = f"{self.summary} (experimental: DSV is unproven here)" if self.experimental else self.summary
+        return DetectorEncoderPlugin(name, partial(_make, self), summary, check_params=self.check_params)
+
+
+def _make(
+    entry: Entry,
+    *,
+    image_size: int | None = None,
+    updates: int = DEFAULT_UPDATES,
+    batch_size: int = 8,
+    pooling: Pooling | None = None,
+    model_params: Mapping[str, Any] | None = None,
+    engine_args: Mapping[str, Any] | None = None,
+) -> AnomalibDetector:
+    from dsv_anomalib.detector import AnomalibDetector
+
+    return AnomalibDetector(
+        entry,
+        image_size=image_size or entry.image_size,
+        updates=updates,
+        batch_size=batch_size,
+        pooling=pooling or entry.pooling,
+        model_params=model_params or {},
+        engine_args=engine_args or {},
+    )
+
+
+def _refuse(reason: str, **settings: object) -> AnomalibDetector:
+    raise PluginError(reason)

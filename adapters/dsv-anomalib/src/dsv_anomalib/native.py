@@ -1,0 +1,236 @@
+"""CutPaste (Li et al. 2021) as a model of anomalib: the network and the score of dsv-plugins' own detector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
+
+import lightning.pytorch as pl
+import torch
+from anomalib import LearningType
+from anomalib.data import ImageBatch, InferenceBatch
+from anomalib.metrics import Evaluator
+from anomalib.models.components import AnomalibModule
+from anomalib.post_processing import PostProcessor
+from anomalib.pre_processing import PreProcessor
+from anomalib.visualization import Visualizer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.transforms.v2 import Compose, Resize
+
+from dsv_anomalib.augmentations import make_augmentation
+from dsv_anomalib.data import preprocessed
+from dsv_anomalib.post_processing import LabelFreePostProcessor
+from dsv_plugins import Augmentation, DetectorEncoder, DetectorEncoderPlugin, build_registry
+
+__all__ = ["DETECTOR", "CutPaste"]
+
+DETECTOR = "cutpaste-resnet18"
+
+
+class _Density(Protocol):
+    def state(self) -> Mapping[str, Tensor]: ...
+
+
+class _Network(Protocol):
+    """What this module asks of the network of dsv-plugins' detector, a LightningModule."""
+
+    augmentation: Augmentation | None
+
+    def training_step(self, batch: Tensor, batch_index: int) -> Tensor: ...
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+    def configure_optimizers(self) -> Any: ...
+
+
+class _Detector(Protocol):
+    """What it asks of the detector."""
+
+    image_size: int
+    updates: int
+    density: _Density
+
+    def network(self, seed: int = 0) -> pl.LightningModule: ...
+    def fit_density(self, embeddings: Tensor) -> None: ...
+
+
+class CutPasteModel(nn.Module):
+    """The network, and how far an embedding is from those of normal images."""
+
+    mean: Tensor
+    whitening: Tensor
+
+    def __init__(self, network: pl.LightningModule) -> None:
+        super().__init__()
+        self.network = network
+        self.eval()
+        with torch.no_grad():
+            width = self.embed(torch.zeros(1, 3, 32, 32)).shape[1]
+        self.train()  # Lightning trains modules in the mode in which they come
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("whitening", torch.eye(width))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Vectors of unit length."""
+        return functional.normalize(self.network(images), dim=1)
+
+    def set_density(self, density: _Density) -> None:
+        """Measure distances by a Gaussian.
+
+        Its precision is kept as a factor: distances are then sums of squares, which single precision and exported
+        models hold well.
+        """
+        state = density.state()
+        self.mean.copy_(state["mean"])
+        self.whitening.copy_(torch.linalg.cholesky(state["precision"]))
+
+    def forward(self, images: Tensor) -> InferenceBatch:
+        """The Mahalanobis distances of images in [0, 1]."""
+        return InferenceBatch(pred_score=self.distances(self.embed(images)))
+
+    def distances(self, embeddings: Tensor) -> Tensor:
+        """How far embeddings are from those of normal images."""
+        return ((embeddings - self.mean) @ self.whitening).norm(dim=1)
+
+
+class CutPaste(AnomalibModule):
+    """A ResNet18 that learns to tell normal images from augmented ones, and scores images by its embeddings.
+
+    With `Engine`, every epoch ends with one more look at the train images, to model their embeddings.
+
+    Args:
+        augmentation: Name of any augmentation plugin of dsv-plugins.
+        augmentation_params: Its hyperparameters, such as `{"patch_size": 0.08}`.
+        preset: The detector's preset, "paper" or "quick".
+        image_size: Height and width, in place of the preset's.
+        width: Channels of the first stage, likewise.
+        updates: Training updates, likewise; `max_epochs` may end the training before.
+        learning_rate: Learning rate, likewise.
+        pretrained: Start from ImageNet weights.
+        seed: Fixes the initial weights and every draw of the augmentation.
+        pre_processor: As for any model of anomalib.
+        post_processor: Likewise; by default one that needs no labels.
+        evaluator: Likewise.
+        visualizer: Likewise; off by default, as there are no anomaly maps to show.
+    """
+
+    def __init__(
+        self,
+        augmentation: str = "cutpaste",
+        augmentation_params: dict[str, Any] | None = None,
+        preset: str = "paper",
+        image_size: int | None = None,
+        width: int | None = None,
+        updates: int | None = None,
+        learning_rate: float | None = None,
+        pretrained: bool = False,
+        seed: int = 0,
+        pre_processor: PreProcessor | bool = True,
+        post_processor: PostProcessor | bool = True,
+        evaluator: Evaluator | bool = True,
+        visualizer: Visualizer | bool = False,
+    ) -> None:
+        settings = {
+            "preset": preset,
+            "image_size": image_size,
+            "width": width,
+            "updates": updates,
+            "learning_rate": learning_rate,
+            "pretrained": pretrained,
+        }
+        detector = cast(_Detector, build_registry().create(DetectorEncoderPlugin, DETECTOR, settings))
+        if pre_processor is True:
+            pre_processor = self.configure_pre_processor((detector.image_size, detector.image_size))
+        super().__init__(
+            pre_processor=pre_processor, post_processor=post_processor, evaluator=evaluator, visualizer=visualizer
+        )
+        self.detector = detector
+        self.model: CutPasteModel = CutPasteModel(detector.network(seed))
+        self.network.augmentation = make_augmentation(augmentation, augmentation_params)
+        self._density_is_stale = True
+
+    @classmethod
+    def from_detector(cls, detector: DetectorEncoder, **arguments: Any) -> CutPaste:
+        """The module with the weights and the scores of a trained detector of dsv-plugins.
+
+        Args:
+            detector: A trained "cutpaste-resnet18".
+            **arguments: Those of the class, beside the detector's settings.
+        """
+        trained = cast(_Detector, detector)
+        settings = trained.settings  # type: ignore[attr-defined]
+        names = ("image_size", "width", "updates", "learning_rate", "pretrained")
+        # The weights are there: none are to be fetched.
+        given = {name: getattr(settings, name) for name in names} | {"pretrained": False}
+        module = cls(**given, **arguments)
+        module.model.network.load_state_dict(trained.network().state_dict())
+        module.model.set_density(trained.density)
+        return module.eval()
+
+    @property
+    def network(self) -> _Network:
+        """The network, with the augmentation in it."""
+        return cast(_Network, self.model.network)
+
+    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
+        """The cross-entropy of a batch of normal images and their augmented copies."""
+        assert batch.image is not None
+        loss = self.network.training_step(batch.image, batch_idx)
+        self.log("train_loss", loss.detach(), on_epoch=True, prog_bar=True)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Let the network count its updates: each has draws of its own."""
+        self.network.on_train_batch_end(outputs, batch, batch_idx)
+        self._density_is_stale = True
+
+    def on_train_epoch_end(self) -> None:
+        """Model the embeddings before a checkpoint is written."""
+        self._fit_density()
+
+    def on_validation_start(self) -> None:
+        """Model the embeddings before images are scored by them."""
+        if self.trainer.state.fn is TrainerFn.FITTING:
+            self._fit_density()
+
+    def validation_step(self, batch: ImageBatch, *args: Any, **kwargs: Any) -> Any:
+        """Score a batch."""
+        return batch.update(**self.model(batch.image)._asdict())
+
+    def configure_optimizers(self) -> Any:
+        """SGD whose rate falls to zero along half a cosine."""
+        return self.network.configure_optimizers()
+
+    @property
+    def trainer_arguments(self) -> dict[str, Any]:
+        """The length of the training; no validation before it, when there is nothing to score by."""
+        return {"max_steps": self.detector.updates, "num_sanity_val_steps": 0}
+
+    @property
+    def learning_type(self) -> LearningType:
+        """Normal images only."""
+        return LearningType.ONE_CLASS
+
+    @staticmethod
+    def configure_pre_processor(image_size: tuple[int, int] | None = None) -> PreProcessor:
+        """Resize images; the network normalises them by itself."""
+        return PreProcessor(transform=Compose([Resize(image_size or (256, 256), antialias=True)]))
+
+    def configure_post_processor(self) -> PostProcessor:
+        """A threshold that needs no labels."""
+        return LabelFreePostProcessor()
+
+    @torch.no_grad()
+    def _fit_density(self) -> None:
+        if not self._density_is_stale:
+            return
+        mode = self.model.training
+        self.model.eval()
+        batches: Iterable[ImageBatch] = self.trainer.train_dataloader or ()
+        embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
+        self.detector.fit_density(embeddings.cpu())
+        self.model.set_density(self.detector.density)
+        if isinstance(self.post_processor, LabelFreePostProcessor):
+            self.post_processor.fit(self.model.distances(embeddings))
+        self.model.train(mode)
+        self._density_is_stale = False

@@ -1,0 +1,51 @@
+"""Thresholds and normalised scores without labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from anomalib.post_processing import PostProcessor
+from torch import Tensor
+
+__all__ = ["LabelFreePostProcessor"]
+
+
+class LabelFreePostProcessor(PostProcessor):
+    """Judges scores by those of normal images, where anomalib's own asks for labelled validation images.
+
+    The threshold is a quantile of the scores of normal images. Scores are brought into (0, 1), the threshold to 0.5,
+    and keep their order however large they are: anomalib's own cuts them off, and its AUROC takes raw scores above 20
+    or so for equal. Anomaly maps are judged by the same numbers.
+
+    Args:
+        quantile: Share of normal images below the threshold.
+        **kwargs: Those of anomalib's `PostProcessor`.
+    """
+
+    def __init__(self, quantile: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.quantile = quantile
+
+    def fit(self, scores: Tensor) -> None:
+        """Take threshold and scale from the scores of normal images."""
+        scores = scores.detach().float().flatten()
+        self._image_threshold.copy_(torch.quantile(scores, self.quantile))
+        for lowest, highest in ((self.image_min, self.image_max), (self.pixel_min, self.pixel_max)):
+            lowest.copy_(scores.min())
+            highest.copy_(scores.max())
+
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Look at no validation image, and so at no label."""
+
+    def on_validation_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """As above."""
+
+    @staticmethod
+    def _normalize(preds: Tensor | None, norm_min: Tensor, norm_max: Tensor, threshold: Tensor) -> Tensor | None:
+        if preds is None:
+            return None
+        scale = norm_max - norm_min
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        # The arc tangent flattens slowly: scores a thousand scales apart remain apart.
+        return torch.atan((preds - threshold) / scale) / torch.pi + 0.5

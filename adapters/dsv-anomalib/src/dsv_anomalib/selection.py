@@ -1,0 +1,151 @@
+"""Selection in a workflow of anomalib: from a model and a datamodule to a fitted module."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from anomalib.data import AnomalibDataModule
+from anomalib.models.components import AnomalibModule
+
+from dsv_anomalib.data import images_of, set_up
+from dsv_anomalib.detector import AnomalibDetector
+from dsv_anomalib.entries import PREFIX, Entry
+from dsv_anomalib.native import DETECTOR, CutPaste
+from dsv_anomalib.post_processing import LabelFreePostProcessor
+from dsv_anomalib.table import ENTRIES, find
+from dsv_plugins import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    InputError,
+    Result,
+    build_registry,
+    hookimpl,
+)
+from dsv_plugins import select as select_images
+
+__all__ = ["Model", "Selected", "select"]
+
+Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
+"""A name, a class, an entry, or a function that makes a module."""
+
+
+@dataclass(frozen=True)
+class Selected(Result):
+    """What a study found, with the chosen model as a module of anomalib."""
+
+    @functools.cached_property
+    def model(self) -> AnomalibModule:
+        """The fitted module of `choice`, ready for `Engine().test`; its threshold comes from the train images."""
+        candidate = self.choice.candidate
+        detector = self.detector
+        if isinstance(detector, AnomalibDetector):
+            module = detector.build(**detector.entry.weights_off)
+            module.model.load_state_dict(detector.module.model.state_dict())
+            registry = build_registry(self.plugins)
+            detector.install(module, registry.create(AugmentationPlugin, candidate.augmentation, candidate.params))
+        else:
+            module = CutPaste.from_detector(
+                detector, augmentation=candidate.augmentation, augmentation_params=dict(candidate.params)
+            )
+        post_processor = LabelFreePostProcessor()
+        post_processor.fit(self.evaluation(candidate).scores.train)
+        module.post_processor = post_processor
+        return module.eval()
+
+
+def select(
+    model: Model,
+    datamodule: AnomalibDataModule,
+    *,
+    augmentation: str | Sequence[str] = "cutpaste",
+    space: Mapping[str, Sequence[object]] | None = None,
+    selector: str | Sequence[str] = "dsv",
+    engine_args: Mapping[str, Any] | None = None,
+    detector_params: Mapping[str, Any] | None = None,
+    **study: Any,
+) -> Selected:
+    """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
+
+    Args:
+        model: "cutpaste", or the name of a model in the table such as "draem", its class, a function that makes a
+            module of it, or an `Entry` for a model of your own.
+        datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
+        augmentation: Name of an augmentation plugin, or several.
+        space: Values to try of its hyperparameters, in place of those that it suggests.
+        selector: Name of a selector, or several; the first decides.
+        engine_args: Arguments of anomalib's Engine, for each training.
+        detector_params: Settings of the training: `image_size`, `updates`, `batch_size`, and others that
+            `dsv plugins` and the documentation name.
+        **study: Further settings of `dsv_plugins.Study`, such as `out`, `executor`, `seed` and `search`.
+
+    Raises:
+        InputError: The model has nothing to select, or a setting is wrong.
+    """
+    params = dict(detector_params or {})
+    if engine_args:
+        params["engine_args"] = dict(engine_args)
+    detector, plugins = _detector(model)
+    registry = build_registry(plugins)
+    made = registry.create(DetectorEncoderPlugin, detector, params)
+    set_up(datamodule)
+    train, test = images_of(datamodule, int(made.image_size))  # type: ignore[attr-defined]  # both detectors have it
+    result = select_images(
+        train,
+        test,
+        augmentation=augmentation,
+        grid=dict(space or {}),
+        selector=selector,
+        detector=detector,
+        detector_params=params,
+        plugins=(*plugins, *study.pop("plugins", ())),
+        **study,
+    )
+    return Selected(**{field.name: getattr(result, field.name) for field in fields(result)})
+
+
+def _detector(model: Model) -> tuple[str, tuple[object, ...]]:
+    """The name of the detector plugin, and the plugin itself where no package brings it."""
+    if model == "cutpaste" or model is CutPaste:
+        return DETECTOR, ()
+    if isinstance(model, (str, type, Entry)):
+        entry = find(model)
+    else:
+        made = model()
+        if not isinstance(made, AnomalibModule):
+            raise InputError(f"{model!r} made a {type(made).__name__}; give a function that makes a module of anomalib")
+        name = re.sub(r"[^a-z0-9]+", "-", getattr(model, "__qualname__", "custom").lower()).strip("-")
+        known = find(type(made))
+        size = made.input_size
+        entry = replace(
+            known,
+            name=f"{known.name}-{name}",
+            build=_Making(model),
+            image_size=size[0] if size else known.image_size,
+            weights_off={},
+        )
+    return f"{PREFIX}{entry.name}", () if entry in ENTRIES else (_Plugin(entry),)
+
+
+@dataclass(frozen=True)
+class _Making:
+    """A user's function in the place of a class: its modules are complete, and take no further arguments."""
+
+    make: Callable[[], AnomalibModule]
+
+    def __call__(self, **arguments: Any) -> AnomalibModule:
+        return self.make()
+
+
+@dataclass(frozen=True)
+class _Plugin:
+    """An entry that no package brings."""
+
+    entry: Entry
+
+    @hookimpl
+    def detector_encoder(self) -> DetectorEncoderPlugin:
+        return self.entry.record()

@@ -1,0 +1,205 @@
+"""Models of anomalib as detector encoders."""
+
+from __future__ import annotations
+
+import urllib.error
+
+import pytest
+import timm
+import torch
+from anomalib.models.image.dsr import Dsr, lightning_model
+from conftest import augmentation, detector, images
+from torch.nn import functional
+
+from dsv_anomalib import hooks
+from dsv_anomalib.detector import pooled
+from dsv_plugins import InputError, PluginSettingsError
+from dsv_plugins.testing import run_checks
+
+RECORDS = {record.name: record for record in hooks.detector_encoder()}
+CUTPASTE = augmentation("cutpaste", patch_size=0.2)
+NOISE = augmentation("anomalib-feature-noise", noise_std=0.2)
+STRENGTH = augmentation("anomalib-latent-strength", strength=0.3)
+TINY = {"batch_size": 4, "updates": 2}
+
+
+def fitted(name, synthesis, *, count=8, **params):
+    found = detector(name, **params)
+    calls = []
+    found.fit(images(count), synthesis, updates=2, seed=3, progress=lambda *call: calls.append(call))
+    assert [call[:2] for call in calls] == [(1, 2), (2, 2)]
+    return found
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def _no_weights(monkeypatch):
+    """Networks of timm with random weights."""
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, **k: create(name, **{**k, "pretrained": False}))
+
+
+@pytest.fixture
+def _offline(monkeypatch):
+    def fail(*args, **kwargs):
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(lightning_model, "download_and_extract", fail)
+
+
+@pytest.mark.parametrize("name", ["draem", pytest.param("glass", marks=pytest.mark.slow)])
+def test_conformance(name):
+    failed = {outcome.check for outcome in run_checks(RECORDS[f"anomalib-{name}"]) if outcome.failed}
+    # At Draem's learning rate, twenty updates teach it next to nothing.
+    assert failed <= {"scores_anomalies_higher"}
+
+
+def test_draem_is_embedded_by_its_discriminative_encoder(draem):
+    network, pixels = draem.module.model, images(4, seed=1) / 255
+    with torch.no_grad():
+        both = torch.cat([pixels, network.reconstructive_subnetwork(pixels)], dim=1)
+        expected = network.discriminative_subnetwork.encoder_segment(both)[-1].mean(dim=(2, 3))
+        prediction = network.discriminative_subnetwork(both)
+    torch.testing.assert_close(draem.encode(pixels), expected, rtol=1e-4, atol=1e-6)
+    scores = functional.softmax(prediction, dim=1)[:, 1].amax(dim=(1, 2))
+    torch.testing.assert_close(draem.score(pixels), scores, rtol=1e-4, atol=1e-6)
+
+
+def test_every_copy_is_augmented_though_draem_trains_on_half(draem):
+    pixels = images(6, seed=1) / 255
+    expected = draem.encode(CUTPASTE(pixels, generator=generator()))
+    torch.testing.assert_close(
+        draem.encode_augmented(pixels, CUTPASTE, generator=generator()), expected, rtol=1e-4, atol=1e-7
+    )
+
+
+def test_glass_trains_on_images_and_on_features_for_as_many_batches_as_asked():
+    on_images, on_features = fitted("glass", CUTPASTE), fitted("glass", NOISE)
+    assert on_features.module.model.gaussian_noise_std == 0.2
+    assert on_images.module.model.gaussian_noise_std == 0.015
+    pixels = images(4, seed=1)
+    plain = on_features.encode(pixels)
+    doubled = augmentation("anomalib-feature-noise", noise_std=0.4)
+    once, twice = (on_features.encode_augmented(pixels, s, generator=generator()) - plain for s in (NOISE, doubled))
+    assert once.abs().max() > 1e-3
+    torch.testing.assert_close(twice, 2 * once, rtol=1e-3, atol=1e-5)
+
+
+def test_generalad_learns_from_its_noise(tmp_path):
+    params = RECORDS["anomalib-generalad"].check_params
+    few, many = (fitted("generalad", augmentation("anomalib-feature-noise", noise_std=std)) for std in (0.01, 2.0))
+    again = fitted("generalad", NOISE), fitted("generalad", NOISE)
+    pixels = images(4, seed=1)
+    torch.testing.assert_close(again[0].encode(pixels), again[1].encode(pixels), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(few.encode(pixels), many.encode(pixels), atol=1e-4)
+    copies = [again[0].encode_augmented(pixels, NOISE, generator=generator(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(copies[0], copies[1])
+    assert not torch.allclose(copies[0], copies[2], atol=1e-4)
+    few.save(tmp_path)
+    loaded = detector("generalad", **params)
+    loaded.load(tmp_path)
+    torch.testing.assert_close(loaded.score(pixels), few.score(pixels), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_no_weights")
+def test_foundad_takes_any_augmentation_in_place_of_its_own():
+    seen = []
+
+    def watch(pixels, *, generator):
+        seen.append(pixels)
+        return CUTPASTE(pixels, generator=generator)
+
+    params = {"encoder_name": "dinov2_vit_small_14", "pred_depth": 1, "image_size": 28}
+    found = fitted("foundad", watch, image_size=28, model_params=params, **TINY)
+    assert all(pixels.min() >= 0 and pixels.max() <= 1 for pixels in seen)
+    assert seen[0].std() > 0.05  # pixels of images, and not what is left of normalised ones
+    embeddings = found.encode(images(3, seed=1))
+    assert embeddings.shape == (3, 384)
+    assert not torch.allclose(embeddings, found.encode_augmented(images(3, seed=1), CUTPASTE, generator=generator()))
+    assert found.score(images(3)).shape == (3,)
+
+
+@pytest.mark.usefixtures("_no_weights")
+def test_supersimplenet_learns_from_noise_in_part_of_each_image():
+    params = {"backbone": "resnet18", "layers": ["layer2"]}
+    found = fitted("supersimplenet", NOISE, count=2, image_size=128, model_params=params, **TINY)
+    assert found.module.model.anomaly_generator.noise_std == 0.2
+    pixels = images(3, seed=1, size=128)
+    assert found.score(pixels).shape == (3,)
+    change = found.encode_augmented(pixels, NOISE, generator=generator()) - found.encode(pixels)
+    assert (change.abs().amax(dim=1) > 1e-5).all()  # the model itself leaves half of the images as they are
+
+
+@pytest.mark.slow
+def test_dsr_learns_from_anomalies_in_its_quantised_features(monkeypatch, tmp_path):
+    weights = tmp_path / "weights.pckl"
+    torch.save(Dsr().model.discrete_latent_model.state_dict(), weights)
+    monkeypatch.setattr(Dsr, "prepare_pretrained_model", staticmethod(lambda: weights))
+    found = fitted("dsr", STRENGTH, image_size=64, **TINY)
+    assert found.module.model.latent_anomaly_strength == 0.3
+    embeddings = found.encode(images(2))
+    augmented = found.encode_augmented(images(2), STRENGTH, generator=generator())
+    assert embeddings.shape == augmented.shape
+    assert not torch.allclose(embeddings, augmented)
+    assert found.score(images(2)).shape == (2,)
+
+
+@pytest.mark.usefixtures("_offline")
+@pytest.mark.parametrize(
+    ("name", "synthesis", "weights"),
+    [
+        ("foundad", CUTPASTE, "it needs the DINO weights of its encoder.*HF_HOME"),
+        ("supersimplenet", NOISE, "it needs the ImageNet weights of its backbone.*HF_HOME"),
+        ("generalad", NOISE, "it needs the weights of its vision transformer.*pre_trained: false"),
+        ("dsr", STRENGTH, "vq_model_pretrained_128_4096.pckl"),
+    ],
+)
+def test_an_error_names_the_weights_that_cannot_be_fetched(name, synthesis, weights, monkeypatch, tmp_path):
+    monkeypatch.setattr(lightning_model, "get_pretrained_weights_dir", lambda: tmp_path)
+    with pytest.raises(InputError, match=weights) as error:
+        detector(name, image_size=64, model_params={}).fit(images(), synthesis)
+    assert "no route to host" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "synthesis", "advice"),
+    [
+        (
+            "generalad",
+            CUTPASTE,
+            "makes pseudo-anomalies out of features.*choose the augmentation anomalib-feature-noise",
+        ),
+        ("draem", NOISE, "draem has no noise_std; it makes pseudo-anomalies out of images"),
+        (
+            "generalad",
+            augmentation("anomalib-latent-strength", strength=0.2),
+            "generalad has no strength; .* noise_std",
+        ),
+    ],
+)
+def test_synthesis_in_the_wrong_space_is_refused(name, synthesis, advice):
+    with pytest.raises(InputError, match=advice):
+        detector(name).fit(images(), synthesis)
+
+
+def test_wrong_settings_show_before_a_training():
+    with pytest.raises(PluginSettingsError, match="draem takes no depth in model_params; it takes dtd_dir, "):
+        detector("draem", model_params={"depth": 3})
+    with pytest.raises(PluginSettingsError, match="pooling is 'median'; give one of mean, max, topk"):
+        detector("draem", pooling="median")
+
+
+def test_pooling_of_patches():
+    patches = torch.arange(40.0).reshape(1, 20, 2)
+    as_map = patches.transpose(1, 2).reshape(1, 2, 4, 5)
+    for features in (patches, as_map):
+        assert pooled(features, "mean").tolist() == [[19, 20]]
+        assert pooled(features, "max").tolist() == [[38, 39]]
+        assert pooled(features, "topk").tolist() == [[37, 38]]  # the largest two of twenty
+    assert pooled([patches, as_map], "max").tolist() == [[38, 39, 38, 39]]
+    assert pooled(patches[0], "mean") is not None

@@ -1,0 +1,57 @@
+"""What `dsv plugins` shows, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import anomalib.models
+import pytest
+
+from dsv_anomalib.table import ENTRIES, find
+from dsv_plugins import InputError, PluginError
+
+LISTING = """
+import sys
+from dsv_plugins.cli import main
+assert main(["plugins"]) == 0
+heavy = {"torch", "anomalib", "lightning", "torchvision"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_listing_the_plugins_imports_neither_torch_nor_anomalib():
+    listed = subprocess.run([sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=120)
+    assert listed.returncode == 0, listed.stderr
+    for entry in ENTRIES:
+        assert f"anomalib-{entry.name}" in listed.stdout
+    assert listed.stdout.count("experimental") == len(ENTRIES)
+    assert "failed" not in listed.stdout
+
+
+def test_a_version_without_a_model_loses_that_entry_only():
+    missing = replace(ENTRIES[0], model="anomalib.models.image.not_yet.NotYet")
+    assert not missing.is_installed()
+    assert "not available: the installed version of anomalib has no" in missing.record().summary
+    with pytest.raises(PluginError, match="has no anomalib.models.image.not_yet.NotYet; install a newer one"):
+        missing.record().factory(updates=3)
+    assert all(entry.is_installed() for entry in ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_entries_name_classes_that_exist(entry):
+    assert issubclass(entry.model_class(), anomalib.models.components.AnomalibModule)
+    assert find(entry.model_class()) is entry is find(entry.name) is find(f"anomalib-{entry.name}")
+
+
+@pytest.mark.parametrize("name", ["Patchcore", "Padim", "Fastflow", "Cflow", "Stfpm"])
+def test_models_without_augmentation_are_refused_with_the_reason(name):
+    with pytest.raises(InputError, match=f"{name} has no augmentation to select: .* pseudo-anomalies") as refusal:
+        find(getattr(anomalib.models, name))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_model_that_nobody_knows_can_be_given_an_entry():
+    with pytest.raises(InputError, match="nothing is known of the model Widget; known are draem,.*dsv_anomalib.Entry"):
+        find("Widget")

@@ -1,0 +1,176 @@
+"""Selection in a workflow, without labels."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from anomalib import LearningType
+from anomalib.data import Folder, InferenceBatch
+from anomalib.engine import Engine
+from anomalib.models import Draem
+from anomalib.models.components import AnomalibModule
+from anomalib.models.image.general_ad import GeneralAD
+from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+import dsv_anomalib
+from dsv_anomalib import Entry, ImageSpace, detector
+from dsv_anomalib.table import ENTRIES
+from dsv_plugins import InputError
+
+TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
+
+
+class UnlabelledFolder(Folder):
+    """Splits its data as ever, and then has no labels and no masks: who asks for one gets an error."""
+
+    def setup(self, stage=None):
+        super().setup(stage)
+        for dataset in (self.train_data, self.test_data):
+            dataset.samples = dataset.samples[["image_path", "split"]]
+
+
+@pytest.fixture(scope="module")
+def selected(task, tmp_path_factory):
+    """Perlin noise chosen for Draem."""
+    return dsv_anomalib.select(
+        Draem,
+        folder(task, UnlabelledFolder),
+        augmentation="anomalib-perlin",
+        space={"blend_factor": [0.2, 1.0]},
+        selector=["dsv", "mc"],
+        detector_params=TINY_DRAEM,
+        executor="serial",
+        out=tmp_path_factory.mktemp("selection") / "run",
+    )
+
+
+def test_no_label_is_needed_and_every_candidate_is_trained(selected):
+    assert [entry.status for entry in selected.candidates] == ["finished"] * 2
+    assert selected.choice.candidate.params["blend_factor"] in (0.2, 1.0)
+    losses = [entry.losses["dsv"] for entry in selected.candidates]
+    assert selected.choice.loss == min(losses)
+    assert losses[0] != losses[1]
+    assert set(selected.selected) == {"dsv", "mc"}
+
+
+def test_the_model_is_ready_for_the_engine(selected, task, tmp_path):
+    datamodule = folder(task)
+    (metrics,) = Engine(default_root_dir=tmp_path, **QUIET).test(selected.model, datamodule=datamodule, verbose=False)
+    items = [datamodule.test_data[index] for index in range(len(datamodule.test_data))]
+    raw = torch.cat([selected.detector.score(item.image[None]) for item in items])
+    labels = [int(item.gt_label) for item in items]
+    assert metrics["image_AUROC"] == pytest.approx(roc_auc_score(labels, raw), abs=1e-6)
+    assert type(selected.model) is Draem
+
+
+def test_a_finished_selection_trains_nothing_again(selected, task, monkeypatch):
+    monkeypatch.setattr(detector, "train", None)
+    again = dsv_anomalib.select(
+        "draem",
+        folder(task),
+        augmentation="anomalib-perlin",
+        space={"blend_factor": [0.2, 1.0]},
+        detector_params=TINY_DRAEM,
+        executor="serial",
+        out=selected.run,
+    )
+    assert again.choice.candidate.id == selected.choice.candidate.id
+
+
+def test_a_run_folder_keeps_no_checkpoints(selected):
+    assert not list(selected.run.rglob("*.ckpt"))
+    assert list(selected.run.rglob("*.safetensors"))
+
+
+def test_cutpaste_is_selected_by_our_own_detector(task, tmp_path):
+    found = dsv_anomalib.select(
+        "cutpaste",
+        folder(task, UnlabelledFolder),
+        space={"patch_size": [0.05, 0.3]},
+        detector_params={**TINY_CUTPASTE, "batch_size": 4},
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert isinstance(found.model, dsv_anomalib.CutPaste)
+    assert found.model.hparams.augmentation_params == dict(found.choice.candidate.params)
+    pixels = torch.rand(3, 3, SIDE, SIDE)
+    torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels), rtol=1e-3, atol=1e-3)
+
+
+def small_generalad() -> GeneralAD:
+    (entry,) = (entry for entry in ENTRIES if entry.name == "generalad")
+    pre_processor = GeneralAD.configure_pre_processor(image_size=(SIDE, SIDE))
+    return GeneralAD(pre_processor=pre_processor, **entry.check_params["model_params"])
+
+
+def test_a_function_may_make_the_model(task, tmp_path):
+    found = dsv_anomalib.select(
+        small_generalad,
+        folder(task),
+        augmentation="anomalib-feature-noise",
+        space={"noise_std": [0.1, 0.5]},
+        detector_params={"updates": 2, "batch_size": 4},
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert found.choice.candidate.detector == "anomalib-generalad-small-generalad"
+    assert found.model.model.noise_std == found.choice.candidate.params["noise_std"]
+
+
+class MyNetwork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 4))
+
+    def forward(self, pixels):
+        return InferenceBatch(pred_score=self.encoder(pixels).norm(dim=1))
+
+
+class Mine(AnomalibModule):
+    """A model of a user's own, with a generator of anomalies that returns no masks."""
+
+    learning_type = LearningType.ONE_CLASS
+    trainer_arguments: ClassVar = {}
+
+    def __init__(self, **components):
+        super().__init__(**components)
+        self.generator = nn.Identity()
+        self.model = MyNetwork()
+
+    def training_step(self, batch, *args):
+        normal, augmented = (self.model(pixels).pred_score for pixels in (batch.image, self.generator(batch.image)))
+        return {"loss": normal.mean() + (1 - augmented).relu().mean()}
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
+    entry = Entry(
+        name="mine",
+        model=Mine,
+        tap=lambda module, pixels: module.model.encoder(pixels),
+        image=ImageSpace("generator", normalised=True, masked=False),
+    )
+    found = dsv_anomalib.select(
+        entry,
+        folder(task),
+        augmentation="cutout",
+        space={"patch_size": [0.1, 0.4]},
+        detector_params={"image_size": SIDE, "updates": 3, "batch_size": 4},
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert isinstance(found.model, Mine)
+    pixels = torch.rand(2, 3, SIDE, SIDE)
+    expected = found.model.model.encoder(found.model.pre_processor.transform(pixels))
+    torch.testing.assert_close(found.detector.encode(pixels), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_models_without_augmentation_are_refused(task):
+    with pytest.raises(InputError, match="Patchcore has no augmentation to select"):
+        dsv_anomalib.select("patchcore", folder(task))
