@@ -27,8 +27,7 @@ $(READY): pyproject.toml
 # Adapters bring other libraries along, which the demo does without.
 $(ADAPTERS_READY): $(READY) $(ADAPTERS:%=%/pyproject.toml)
 	for adapter in $(ADAPTERS); do \
-		$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable $$adapter \
-			--group $$adapter/pyproject.toml:dev || exit 1; \
+		$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable "$$adapter[test]" || exit 1; \
 	done
 	@touch $@
 

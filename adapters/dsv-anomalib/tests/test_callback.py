@@ -76,8 +76,12 @@ def test_an_encoder_of_ones_own_sees_no_more_images_than_asked_for(task, tmp_pat
 
     callback = DSVCallback(encoder=encode, images=3, image_size=16)
     engine = Engine(callbacks=[callback], default_root_dir=tmp_path, limit_val_batches=0, max_epochs=1, **QUIET)
-    engine.fit(CutPaste(**TINY_CUTPASTE), datamodule=folder(task))
+    module = CutPaste(**TINY_CUTPASTE)
+    module.model.network.head.eval()
+    engine.fit(module, datamodule=folder(task))
     assert seen == [3, 3, 3]
+    assert module.model.network.backbone.training
+    assert not module.model.network.head.training  # a part that was frozen is frozen still
     assert float(engine.trainer.callback_metrics["dsv"]) > 0
 
 

@@ -15,6 +15,7 @@ from dsv_anomalib.augmentations import FeatureSynthesis, make_augmentation
 from dsv_anomalib.data import images_of, preprocessed
 from dsv_anomalib.detector import AnomalibDetector
 from dsv_anomalib.entries import Entry
+from dsv_anomalib.modes import evaluating
 from dsv_anomalib.native import CutPaste
 from dsv_anomalib.table import find
 from dsv_plugins import Augmentation, InputError
@@ -113,13 +114,8 @@ class DSVCallback(pl.Callback):
     @torch.no_grad()
     def _measured(self, module: pl.LightningModule) -> dict[str, Tensor]:
         assert self._sets is not None  # set when the training started
-        train, test = self._sets
-        training = module.training
-        module.eval()
-        try:
-            sets = self._embedded(module, train, test)
-        finally:
-            module.train(training)
+        with evaluating(module):
+            sets = self._embedded(module, *self._sets)
         losses = {"dsv": dsv, "dsv_discordance": discordance, "dsv_separability": separability}
         return {name: loss(*sets).float() for name, loss in losses.items()}
 

@@ -25,15 +25,17 @@ ENGINE_OPTIONS = ("accelerator", "devices", "strategy", "precision", "num_nodes"
 """What of a config's trainer holds for every training of a study: where it runs, not how long or what it writes."""
 IGNORED = ("ckpt_path", "logging", "default_root_dir", "results_path")
 """What else stands in a config of anomalib and has no meaning here."""
-NATIVE_AUGMENTATION = ("augmentation", "augmentation_params")
+NATIVE_CHOICES = ("augmentation", "augmentation_params", "seed")
+"""Arguments of CutPaste that the study chooses."""
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 the work failed, 2 the call was wrong."""
-    arguments = _parser().parse_args(list(sys.argv[1:] if argv is None else argv))
+    parser = _parser()
+    arguments = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
     try:
-        _run(arguments)
+        _run(arguments, parser)
     except KeyboardInterrupt:
         print("dsv-anomalib: interrupted; the same command goes on from what is finished", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -81,17 +83,18 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _run(arguments: Namespace) -> None:
+def _run(arguments: Namespace, parser: ArgumentParser) -> None:
     from anomalib.engine import Engine
 
     from dsv_anomalib.data import set_up
     from dsv_anomalib.selection import select
 
-    datamodule: AnomalibDataModule = _parser().instantiate_classes(arguments).data
+    model, params = _model(arguments.model)
+    native = _is_native(model)
+    if not native:
+        params = {"model_params": params}
+    datamodule: AnomalibDataModule = parser.instantiate_classes(arguments).data
     set_up(datamodule)
-    model, model_params = _model(arguments.model)
-    native = model.lower().endswith("cutpaste")
-    params: dict[str, Any] = dict(model_params) if native else {"model_params": model_params}
     params["batch_size"] = datamodule.train_batch_size
     updates = arguments.updates or _updates(arguments.trainer, datamodule)
     for name, value in (("updates", updates), ("image_size", arguments.image_size)):
@@ -130,10 +133,13 @@ def _model(given: object) -> tuple[str, dict[str, Any]]:
             raise InputError(
                 f"the model's {name} cannot be set in a config for selection; give --image_size for its size"
             )
-    native = given["class_path"].lower().endswith("cutpaste")
-    own = (*NATIVE_AUGMENTATION, "seed") if native else ()
-    kept = {name: value for name, value in arguments.items() if name not in own and value is not None}
-    return str(given["class_path"]), kept
+    path = str(given["class_path"])
+    own = NATIVE_CHOICES if _is_native(path) else ()
+    return path, {name: value for name, value in arguments.items() if name not in own and value is not None}
+
+
+def _is_native(path: str) -> bool:
+    return path.rpartition(".")[2].lower() == "cutpaste"
 
 
 def _updates(trainer: Mapping[str, Any], datamodule: AnomalibDataModule) -> int | None:

@@ -109,6 +109,10 @@ class Entry:
     check_params: Mapping[str, object] = field(default_factory=dict)
     experimental: bool = True
 
+    def __post_init__(self) -> None:
+        if self.image is None and self.features is None:
+            raise ValueError(f"the entry {self.name} makes no pseudo-anomalies; give it `image` or `features`")
+
     @property
     def path(self) -> str:
         """Where the model's class is found."""

@@ -21,6 +21,7 @@ from torchvision.transforms.v2 import Compose, Resize
 
 from dsv_anomalib.augmentations import make_augmentation
 from dsv_anomalib.data import preprocessed
+from dsv_anomalib.modes import evaluating
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import Augmentation, DetectorEncoder, DetectorEncoderPlugin, build_registry
 
@@ -63,10 +64,8 @@ class CutPasteModel(nn.Module):
     def __init__(self, network: pl.LightningModule) -> None:
         super().__init__()
         self.network = network
-        self.eval()
-        with torch.no_grad():
+        with evaluating(self), torch.no_grad():
             width = self.embed(torch.zeros(1, 3, 32, 32)).shape[1]
-        self.train()  # Lightning trains modules in the mode in which they come
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("whitening", torch.eye(width))
 
@@ -96,7 +95,8 @@ class CutPasteModel(nn.Module):
 class CutPaste(AnomalibModule):
     """A ResNet18 that learns to tell normal images from augmented ones, and scores images by its embeddings.
 
-    With `Engine`, every epoch ends with one more look at the train images, to model their embeddings.
+    With `Engine`, every epoch ends with one more look at the train images, to model their embeddings. The updates that
+    the candidates of a study share have no place there: what a study calls "quick" needs more updates here.
 
     Args:
         augmentation: Name of any augmentation plugin of dsv-plugins.
@@ -137,6 +137,7 @@ class CutPaste(AnomalibModule):
             "updates": updates,
             "learning_rate": learning_rate,
             "pretrained": pretrained,
+            "shared_updates": 0,  # they come before a training, which is the Engine's here
         }
         detector = cast(_Detector, build_registry().create(DetectorEncoderPlugin, DETECTOR, settings))
         if pre_processor is True:
@@ -224,13 +225,11 @@ class CutPaste(AnomalibModule):
     def _fit_density(self) -> None:
         if not self._density_is_stale:
             return
-        mode = self.model.training
-        self.model.eval()
         batches: Iterable[ImageBatch] = self.trainer.train_dataloader or ()
-        embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
+        with evaluating(self.model):
+            embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
         self.detector.fit_density(embeddings.cpu())
         self.model.set_density(self.detector.density)
         if isinstance(self.post_processor, LabelFreePostProcessor):
             self.post_processor.fit(self.model.distances(embeddings))
-        self.model.train(mode)
         self._density_is_stale = False
