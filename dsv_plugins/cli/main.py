@@ -81,7 +81,8 @@ def _build_parser() -> tuple[ArgumentParser, dict[str, Callable[[Namespace], int
         subparser = _Parser(description=description)
         module.add_arguments(subparser)
         subparser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        commands.add_subcommand(name, subparser, help=description)
+        # Untyped in the versions of jsonargparse that anomalib takes.
+        commands.add_subcommand(name, subparser, help=description)  # type: ignore[no-untyped-call, unused-ignore]
         runs[name] = module.run
     return parser, runs
 

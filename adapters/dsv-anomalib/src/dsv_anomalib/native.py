@@ -89,7 +89,8 @@ class CutPasteModel(nn.Module):
 
     def distances(self, embeddings: Tensor) -> Tensor:
         """How far embeddings are from those of normal images."""
-        return ((embeddings - self.mean) @ self.whitening).norm(dim=1)
+        whitened: Tensor = (embeddings - self.mean) @ self.whitening
+        return whitened.square().sum(dim=1).sqrt()
 
 
 class CutPaste(AnomalibModule):
@@ -225,7 +226,7 @@ class CutPaste(AnomalibModule):
     def _fit_density(self) -> None:
         if not self._density_is_stale:
             return
-        batches: Iterable[ImageBatch] = self.trainer.train_dataloader or ()
+        batches: Iterable[Any] = self.trainer.train_dataloader or ()
         with evaluating(self.model):
             embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
         self.detector.fit_density(embeddings.cpu())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -111,23 +111,28 @@ def _detector(model: Model) -> tuple[str, tuple[object, ...]]:
     """The name of the detector plugin, and the plugin itself where no package brings it."""
     if model == "cutpaste" or model is CutPaste:
         return DETECTOR, ()
-    if isinstance(model, (str, type, Entry)):
-        entry = find(model)
-    else:
-        made = model()
-        if not isinstance(made, AnomalibModule):
-            raise InputError(f"{model!r} made a {type(made).__name__}; give a function that makes a module of anomalib")
-        name = re.sub(r"[^a-z0-9]+", "-", getattr(model, "__qualname__", "custom").lower()).strip("-")
-        known = find(type(made))
-        size = made.input_size
-        entry = replace(
-            known,
-            name=f"{known.name}-{name}",
-            build=_Making(model),
-            image_size=size[0] if size else known.image_size,
-            weights_off={},
-        )
+    entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
     return f"{PREFIX}{entry.name}", () if entry in ENTRIES else (_Plugin(entry),)
+
+
+def _entry_of(make: Callable[[], AnomalibModule]) -> Entry:
+    """The entry of what a function makes, under a name of its own.
+
+    The name says what is made: a function that was changed since must not be given the run of what it made before.
+    """
+    made = make()
+    if not isinstance(made, AnomalibModule):
+        raise InputError(f"{make!r} made a {type(made).__name__}; give a function that makes a module of anomalib")
+    known, size = find(type(made)), made.input_size
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in made.named_parameters()]
+    digest = hashlib.sha256(repr((dict(made.hparams), size, shapes)).encode()).hexdigest()[:8]
+    return replace(
+        known,
+        name=f"{known.name}-{digest}",
+        build=_Making(make),
+        image_size=size[0] if size else known.image_size,
+        weights_off={},
+    )
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,12 @@ def _build_glass(*, pre_processor: Any, **arguments: Any) -> AnomalibModule:
     from torchvision.transforms.v2 import Resize
 
     resize = next(step for step in pre_processor.transform.transforms if isinstance(step, Resize))
-    module = Glass(input_shape=tuple(resize.size), pre_processor=pre_processor, **arguments)
+    module: Any = Glass(input_shape=tuple(resize.size), pre_processor=pre_processor, **arguments)
     # Without pre-trained weights it tries to train its backbone, and fails to find it; the backbone stays as it is.
     module.pre_trained = True
     module.model.pre_trained = True
-    return module
+    glass: AnomalibModule = module
+    return glass
 
 
 def _supersimplenet(module: Any, images: Tensor) -> Tensor:
