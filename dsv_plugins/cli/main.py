@@ -32,6 +32,8 @@ class _Parser(ArgumentParser):
         # jsonargparse names five commands and elides the others, which are what a user looks for here.
         names = ",".join(_name(module) for module in COMMANDS)
         reason = re.sub(r"\{[\w,]+, \.\.\.\}", f"{{{names}}}", reason)
+        # Older versions, such as those that anomalib takes, word a missing argument in another way.
+        reason = re.sub(r"Option '([\w.]+)' is required but not provided.*", r"arguments are required: \1", reason)
         # jsonargparse tells of a command's missing argument as "check.name", and from the parser above the command's.
         missing = re.search(r"required: (\w+)\.", reason)
         if missing:
