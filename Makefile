@@ -50,9 +50,9 @@ docs: $(ADAPTERS_READY)
 
 # Tests start many processes: compiled once, our modules need not be compiled in each of them.
 test: check docs
-	$(PYTHON) -m compileall -q dsv_plugins
+	$(PYTHON) -m compileall -q dsv_plugins adapters
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest $$adapter/tests || exit 1; done
+	printf '%s/tests\n' $(ADAPTERS) | OMP_NUM_THREADS=1 xargs -P 2 -n 1 $(PYTHON) -m pytest
 
 test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
@@ -61,8 +61,7 @@ test-slow: $(ADAPTERS_READY)
 bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
-bench-ray: $(READY)
-	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --editable adapters/dsv-ray
+bench-ray: $(ADAPTERS_READY)
 	$(PYTHON) adapters/dsv-ray/benchmarks/bench_ray.py
 
 figures: $(READY)
