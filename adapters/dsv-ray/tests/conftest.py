@@ -66,8 +66,10 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         """Kill a node with all its processes, as a power cut does."""
-        node = psutil.Process(self.nodes.pop(name).pid)
-        processes = [node, *node.children(recursive=True)]
+        node = self.nodes.pop(name)
+        if node.poll() is not None:  # it never came up, and took its own processes down
+            return
+        processes = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
