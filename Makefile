@@ -52,7 +52,7 @@ docs: $(ADAPTERS_READY)
 test: check docs
 	$(PYTHON) -m compileall -q dsv_plugins adapters
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-	printf '%s/tests\n' $(ADAPTERS) | OMP_NUM_THREADS=1 xargs -P 2 -n 1 $(PYTHON) -m pytest
+	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile $$adapter/tests || exit 1; done
 
 test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
