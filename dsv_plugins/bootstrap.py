@@ -19,35 +19,41 @@ __all__ = ["win_shares"]
 
 Sets = TypeVar("Sets", Embeddings, Scores)
 
-MAX_RESAMPLES = 50
+MIN_RESAMPLES, MAX_RESAMPLES = 5, 50
 MAX_JUDGEMENTS = 1_000
-"""Bounds resamples times candidates: by work, not by time, so that the shares are the same on every machine."""
+"""Bounds the resamples by work, not by time, so that the shares are the same on every machine. A judgement is of one
+candidate, or of two where the selector compares them."""
 MAX_ROWS = 128
 
 
-def win_shares(selector: Selector, evaluations: Sequence[Evaluation], *, seed: int) -> list[float]:
+def win_shares(
+    selector: Selector, evaluations: Sequence[Evaluation], *, seed: int, judges_alone: bool = True
+) -> list[float]:
     """The share of bootstrap resamples of the test and held-out images in which each candidate has the smallest loss.
 
     The candidates of one resample are judged on the same images. Sets are thinned to about a hundred rows, which is
     enough to tell a clear choice from a toss-up.
 
     Args:
-        selector: One that judges a candidate alone; others would take the resamples' repeated images for agreement.
+        selector: Whose choice it is.
         evaluations: The candidates.
         seed: Fixes the resamples.
+        judges_alone: Whether the selector looks at one candidate at a time, which costs less than comparing all.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, len(evaluations)))
     first = evaluations[0].embeddings
     kept = {name: _some_rows(len(getattr(first, name)), generator) for name in ("train", "augmented")}
     thinned = [_on_rows(evaluation, kept) for evaluation in evaluations]
     drawn = {name: len(rows) for name in ("test", "holdout") if (rows := getattr(first, name)) is not None}
-    resamples = max(1, min(MAX_RESAMPLES, MAX_JUDGEMENTS // len(evaluations)))
+    count = len(evaluations)
+    judgements = count if judges_alone else max(1, count * (count - 1) // 2)
+    resamples = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_JUDGEMENTS // judgements))
     wins: Counter[int] = Counter()
     for _ in range(resamples):
         rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
         resample = [_on_rows(evaluation, rows) for evaluation in thinned]
         wins[choose([float(loss) for loss in selector.losses(resample)])] += 1
-    return [wins[index] / resamples for index in range(len(evaluations))]
+    return [wins[index] / resamples for index in range(count)]
 
 
 def _some_rows(size: int, generator: torch.Generator) -> Tensor:

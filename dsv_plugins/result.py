@@ -70,7 +70,7 @@ class Result:
         selected: The choice of each selector; the first is the one whose detector is kept as the model.
         candidates: Every candidate, in grid order.
         updates_spent: The training updates that the candidates cost in all.
-        confidence: For each selector that judges a candidate alone, the share of bootstrap resamples of the test images
+        confidence: For each selector, the share of bootstrap resamples of the test images
             in which each candidate wins, by its id.
         notes: What the user should know, a line each.
         plugins: Plugins that are in no package, as given to the study.

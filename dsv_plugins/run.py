@@ -298,16 +298,17 @@ class Run:
         return losses
 
     def _confidence(self, evaluations: Sequence[Evaluation], names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """How often each candidate would win on other test images, for the selectors of which that can be asked."""
+        """How often each candidate would win on other test images, by each selector that can judge resampled ones."""
         confidence = {}
         for name in names if self.study.confidence else ():
-            if self.registry.get(SelectorPlugin, name).judges_alone:
-                try:
-                    shares = win_shares(self.registry.create(SelectorPlugin, name), evaluations, seed=self.study.seed)
-                except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
-                    self._note(f"how clear the choice by {name!r} is cannot be told: {_reason(error)}")
-                    continue
-                confidence[name] = {e.candidate.id: share for e, share in zip(evaluations, shares, strict=True)}
+            selector = self.registry.create(SelectorPlugin, name)
+            alone = self.registry.get(SelectorPlugin, name).judges_alone
+            try:
+                shares = win_shares(selector, evaluations, seed=self.study.seed, judges_alone=alone)
+            except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
+                self._note(f"how clear the choice by {name!r} is cannot be told: {_reason(error)}")
+                continue
+            confidence[name] = {e.candidate.id: share for e, share in zip(evaluations, shares, strict=True)}
         return confidence
 
     def _choice(self, candidates: Sequence[Candidate], losses: Sequence[float]) -> Choice:

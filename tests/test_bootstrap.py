@@ -65,6 +65,9 @@ def test_candidates_are_judged_on_the_same_images_and_never_on_many():
     seen.clear()
     win_shares(Spy(), [evaluation(place, test, rows=900) for place in range(100)], seed=0)
     assert len(seen) == 10
+    seen.clear()
+    win_shares(Spy(), [evaluation(place, test, rows=900) for place in range(10)], seed=0, judges_alone=False)
+    assert len(seen) == 1000 // 45, "ten candidates are 45 pairs"
 
 
 def test_held_out_images_are_drawn_anew_and_alike_for_all_candidates():

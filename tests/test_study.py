@@ -79,6 +79,14 @@ def test_the_choice_is_the_smallest_loss_of_the_stored_embeddings(finished):
     assert result.updates_spent == TINY["shared_updates"] + 3 * TINY["updates"]
 
 
+def test_every_choice_has_a_confidence(finished):
+    _, result = finished
+    assert list(result.confidence) == ["dsv", "mc", "hits"]
+    for shares in result.confidence.values():
+        assert set(shares) == {entry.candidate.id for entry in result.candidates}
+        assert sum(shares.values()) == pytest.approx(1)
+
+
 def test_the_kept_detector_gives_the_stored_scores(finished):
     _, result = finished
     stored = result.evaluation(result.choice.candidate).scores.test

@@ -86,7 +86,7 @@ class RunRecord:
         path: The run folder.
         candidates: Every candidate, in grid order.
         selected: The id of each selector's choice; the first selector is the deciding one.
-        confidence: For each selector that judges alone, the share of resamples that each candidate wins, by its id.
+        confidence: For each selector, the share of resamples that each candidate wins, by its id.
         aucs: The AUC of each candidate by its id, where the labels are known.
         detector: Name of the detector.
         command: The command that made the run, where the journal tells.
