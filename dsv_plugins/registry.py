@@ -37,7 +37,6 @@ BUILTIN_MODULES: tuple[str, ...] = (
     "dsv_plugins.builtin.detectors",
     "dsv_plugins.builtin.selectors",
     "dsv_plugins.builtin.shifts",
-    "dsv_plugins.builtin.rank_averages",
     "dsv_plugins.builtin.searches",
     "dsv_plugins.builtin.executors",
 )

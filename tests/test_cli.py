@@ -107,6 +107,7 @@ def test_json_is_one_document_whatever_the_width(run, monkeypatch, install):
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_and_keeps_names_whole(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("DSV_DISABLE_PLUGINS", "*")  # the names of other providers may be too long for one line
     code, out, err = run("plugins")
     assert (code, err) == (0, "")
     lines = out.splitlines()

@@ -39,7 +39,8 @@ def test_the_example_logs_a_study(task, tmp_path):
     result = run(task, tmp_path / "run", [example()], observers="lines", selector=["dsv", "base"])
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [event["candidate"] for event in events if event["event"] == "finished"] == [
-        str(entry.candidate) for entry in result.candidates
+        "shared start",
+        *(str(entry.candidate) for entry in result.candidates),
     ]
     chosen = [
         (event["selector"], event["candidate"], event["loss"]) for event in events if event["event"] == "selected"
@@ -63,8 +64,8 @@ class Everything(Observer):
 def test_events_come_in_order(task, tmp_path):
     observer = Everything()
     run(task, tmp_path / "run", observer=observer)
-    trained = ["training", "finished"]
-    assert observer.events == ["started", "dispatching", *trained, *trained, "selected"]
+    shared_start, candidate = ["dispatching", "training", "finished"], ["training", "finished"]
+    assert observer.events == ["started", *shared_start, "dispatching", *candidate, *candidate, "selected"]
 
 
 class Fragile(Observer):

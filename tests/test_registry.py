@@ -43,7 +43,7 @@ BUILTINS = {
     "detector_encoder": {"cutpaste-resnet18"},
     "selector": {
         *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
-        *("pu-auc", "energy", "cosine", "pu-auc-mc", "energy-mc", "cosine-mc", "pu-auc-cosine"),
+        *("pu-auc", "energy", "cosine"),
     },
     "search": {"grid", "halving"},
 }

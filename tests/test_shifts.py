@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import energy_distance as scipy_energy_distance
 from sklearn.metrics import roc_auc_score
@@ -200,37 +200,3 @@ def test_large_sets_are_sampled_alike():
         assert float(value) != float(expected)
         assert float(value) == pytest.approx(float(expected), rel=0.2)
     assert float(energy_distance(train, test, **limits)) == float(sampled[1])
-
-
-# ---------------------------------------------------------------------------
-# Rank averages
-# ---------------------------------------------------------------------------
-
-
-def ranks(values):
-    """Average ranks, the smallest first, by counting."""
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
-    ]
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 10_000))
-def test_a_rank_average_is_the_mean_of_the_ranks(seed):
-    generator = np.random.default_rng(seed)
-    pool = [
-        evaluation(index, test=generator.integers(0, 6, 12).astype(float).tolist(), holdout=[1.0, 2.0, 3.0])
-        for index in range(5)
-    ]
-    first, second = losses_of("pu-auc", pool), losses_of("mc", pool)
-    assume(all(map(math.isfinite, first + second)))
-    expected = [(a + b) / 2 for a, b in zip(ranks(first), ranks(second), strict=True)]
-    assert losses_of("pu-auc-mc", pool) == pytest.approx(expected)
-
-
-def test_a_candidate_that_one_of_the_two_cannot_judge_has_no_rank_and_takes_none():
-    scores = ([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 3.0, 2.0])  # mc cannot judge constant scores
-    pool = [evaluation(index, test=list(each), holdout=[0.5]) for index, each in enumerate(scores)]
-    losses = losses_of("pu-auc-mc", pool)
-    assert math.isnan(losses[1])
-    assert [losses[0], losses[2]] == losses_of("pu-auc-mc", [pool[0], pool[2]])

@@ -284,6 +284,7 @@ TRAININGS = itertools.count()
 BROKEN_DETECTOR_ENCODERS = [
     Broken("has_sound_record", replace(detector(), space={"width": []}), along=None),
     Broken("has_all_methods", detector(score=DetectorEncoder.score), along=None),
+    Broken("starts_alike", detector(shared_updates=5)),
     Broken(
         "uses_no_network",
         detector("connects", fit=fit_after(connect_to(lambda: socket.socket().connect(("127.0.0.1", 9))))),

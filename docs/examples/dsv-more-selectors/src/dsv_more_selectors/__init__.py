@@ -1,8 +1,9 @@
 """Selectors from elsewhere, found by dsv-plugins through the entry point in pyproject.toml."""
 
 import math
+from functools import partial
 
-from dsv_plugins import EmbeddingError, SelectorPlugin, hookimpl
+from dsv_plugins import EmbeddingError, SelectorPlugin, build_registry, hookimpl
 
 
 class STSSAD:
@@ -73,9 +74,38 @@ class Bimodality:
         return float((standardised.pow(3).mean().square() + 1) / standardised.pow(4).mean())
 
 
+class RankAverage:
+    """The mean of a candidate's ranks by two selectors: two kinds of evidence, whose losses have no common scale."""
+
+    def __init__(self, first, second):
+        self.names = (first, second)
+
+    def losses(self, evaluations):
+        import numpy as np
+        from scipy.stats import rankdata
+
+        registry = build_registry()
+        losses = np.array([registry.create(SelectorPlugin, name).losses(evaluations) for name in self.names])
+        usable = np.isfinite(losses).all(axis=0)  # a candidate that either cannot judge has no rank, and takes none
+        means = np.full(len(evaluations), np.nan)
+        means[usable] = rankdata(losses[:, usable], axis=1).mean(axis=0)
+        return means.tolist()
+
+
 @hookimpl
 def selector():
+    pairs = [("pu-auc", "mc"), ("energy", "mc"), ("cosine", "mc"), ("pu-auc", "cosine")]
+    averages = [
+        SelectorPlugin(
+            f"{first}-{second}",
+            partial(RankAverage, first, second),
+            f"Mean rank by {first} and by {second}",
+            needs_holdout="pu-auc" in (first, second),
+        )
+        for first, second in pairs
+    ]
     return [
+        *averages,
         SelectorPlugin("st-ssad", STSSAD, "Test near the means of train and augmented", judges_alone=True),
         SelectorPlugin("wasserstein", SlicedWasserstein, "Sliced Wasserstein distance to test", judges_alone=True),
         SelectorPlugin("spread", ScoreSpread, "Largest spread of the test scores", judges_alone=True),
