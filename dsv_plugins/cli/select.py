@@ -47,7 +47,12 @@ def add_study_arguments(parser: ArgumentParser) -> None:
     """Declare the options of a study."""
     parser.add_argument("--augmentation", default="cutpaste", help="one augmentation, or several as a,b,c")
     add_training_arguments(parser)
-    parser.add_argument("--selector", default="dsv", help="one selector, or several as a,b,c; the first one decides")
+    parser.add_argument(
+        "--selector",
+        default="dsv",
+        help="one selector, or several as a,b,c; the first one decides. cosine,dsv where several augmentations compete "
+        "or the test images have another light",
+    )
     parser.add_argument("--search", default="grid", help="which candidates are trained, and how far: grid, halving, …")
     parser.add_argument("--trials", type=int, help="how many candidates to try, for searches that propose them")
     parser.add_argument("--search-params", type=dict, default={}, help="settings of the search, as '{storage: …}'")
