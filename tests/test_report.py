@@ -213,7 +213,7 @@ def assert_quiet(browser) -> None:
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    own = ("file:", "data:", "blob:", "chrome:")  # the last are the browser's own page for a new tab
+    own = ("file:", "data:", "blob:", "chrome")  # the last are of the browser's own page for a new tab
     assert [url for url in requests if not url.startswith(own)] == []
     assert sum(url.startswith("file:") for url in requests) == 1
 
