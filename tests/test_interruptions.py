@@ -43,7 +43,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("flushes", [2, 9, 17, 24, 38])
+@pytest.mark.parametrize("flushes", [2, 17, 38])
 def test_killed_in_the_middle_of_writing_it_goes_on_to_the_same_bytes(finished, tmp_path, flushes):
     """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
     task, undisturbed, _ = finished
