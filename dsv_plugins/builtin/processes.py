@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -83,6 +84,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _reusable_pool(workers: int) -> ProcessPoolExecutor:
+    # Loky replaces a worker that has grown, and takes the libraries of a training for a leak.
+    warnings.filterwarnings("ignore", "A worker was restarted", UserWarning)
     return get_reusable_executor(
         max_workers=workers, timeout=IDLE_SECONDS, initializer=_prepare_worker, initargs=(os.getpid(),)
     )

@@ -26,7 +26,7 @@ LARGER_SIZES = slice(8, None)
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("--texture", default="brick", help="brick, gravel or grass")
-    parser.add_argument("--updates", type=int, default=300, help="training updates for each candidate")
+    parser.add_argument("--updates", type=int, default=100, help="training updates for each candidate")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
     parser.add_argument("--out", default="dsv-demo", help="where the task and the run go")
