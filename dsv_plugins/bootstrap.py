@@ -15,7 +15,7 @@ from dsv_plugins.seeds import derived_seed
 from dsv_plugins.selection import choose
 from dsv_plugins.types import Embeddings, Evaluation, Scores
 
-__all__ = ["win_shares"]
+__all__ = ["on_rows", "win_shares"]
 
 Sets = TypeVar("Sets", Embeddings, Scores)
 
@@ -43,7 +43,7 @@ def win_shares(
     generator = torch.Generator().manual_seed(derived_seed(seed, len(evaluations)))
     first = evaluations[0].embeddings
     kept = {name: _some_rows(len(getattr(first, name)), generator) for name in ("train", "augmented")}
-    thinned = [_on_rows(evaluation, kept) for evaluation in evaluations]
+    thinned = [on_rows(evaluation, kept) for evaluation in evaluations]
     drawn = {name: len(rows) for name in ("test", "holdout") if (rows := getattr(first, name)) is not None}
     count = len(evaluations)
     judgements = count if judges_alone else max(1, count * (count - 1) // 2)
@@ -51,7 +51,7 @@ def win_shares(
     wins: Counter[int] = Counter()
     for _ in range(resamples):
         rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
-        resample = [_on_rows(evaluation, rows) for evaluation in thinned]
+        resample = [on_rows(evaluation, rows) for evaluation in thinned]
         wins[choose([float(loss) for loss in selector.losses(resample)])] += 1
     return [wins[index] / resamples for index in range(count)]
 
@@ -60,7 +60,7 @@ def _some_rows(size: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(size, generator=generator)[:MAX_ROWS].sort().values
 
 
-def _on_rows(evaluation: Evaluation, rows: Mapping[str, Tensor]) -> Evaluation:
+def on_rows(evaluation: Evaluation, rows: Mapping[str, Tensor]) -> Evaluation:
     """The evaluation with the named sets cut down to some rows, where it has them."""
 
     def cut(sets: Sets) -> Sets:

@@ -19,6 +19,7 @@ from dsv_plugins.bench.grouping import mean
 from dsv_plugins.bench.methods import AVERAGE, SIDELINES, Method, losses_of
 from dsv_plugins.bench.table import Row, Table
 from dsv_plugins.bench.worth import auc_of
+from dsv_plugins.bootstrap import on_rows
 from dsv_plugins.dataset import open_dataset
 from dsv_plugins.errors import InputError
 from dsv_plugins.registry import Registry
@@ -116,7 +117,8 @@ def vary(
     usable = [evaluation for evaluation in evaluations if evaluation.scores.test.isfinite().all()]
     varied = [Varied(*name, FULL, {**cell.aucs, BEST: cell.best})]
     for share in variations.thin:
-        pools = [_on_rows(usable, rows) for rows in thinned_rows(labels, share, cell.seed)]
+        draws_of_rows = thinned_rows(labels, share, cell.seed)
+        pools = [[on_rows(each, {"test": rows}) for each in usable] for rows in draws_of_rows]
         draws = [_worth(pool, cell.pool, compared, registry) for pool in pools]
         if draws:
             shared = [label for label in draws[0] if all(label in draw for draw in draws)]
@@ -179,10 +181,6 @@ def _worth(
     return {AVERAGE: float(np.mean(aucs)), **chosen, BEST: max(aucs)}
 
 
-def _on_rows(pool: Sequence[Evaluation], rows: Tensor) -> list[Evaluation]:
-    return [_with_test(each, each.embeddings.test[rows], each.scores.test[rows]) for each in pool]
-
-
 def _brightened(pool: Sequence[Evaluation], labels: Sequence[bool], result: Result, factor: float) -> list[Evaluation]:
     """The pool with the normal test images encoded and scored anew, brighter."""
     normal = ~torch.tensor(labels)
@@ -193,13 +191,11 @@ def _brightened(pool: Sequence[Evaluation], labels: Sequence[bool], result: Resu
         detector = result.load_detector(evaluation.candidate)
         embeddings, scores = evaluation.embeddings.test.clone(), evaluation.scores.test.clone()
         embeddings[normal], scores[normal] = detector.encode(brighter), detector.score(brighter)
-        changed.append(_with_test(evaluation, embeddings, scores))
+        changed.append(
+            replace(
+                evaluation,
+                embeddings=replace(evaluation.embeddings, test=embeddings),
+                scores=replace(evaluation.scores, test=scores),
+            )
+        )
     return changed
-
-
-def _with_test(evaluation: Evaluation, embeddings: Tensor, scores: Tensor) -> Evaluation:
-    return replace(
-        evaluation,
-        embeddings=replace(evaluation.embeddings, test=embeddings),
-        scores=replace(evaluation.scores, test=scores),
-    )

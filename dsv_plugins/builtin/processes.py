@@ -54,11 +54,10 @@ def run_in_processes(
 
 def warm_up_processes(prepare: Callable[[], None], *, workers: int) -> None:
     """Start the workers and let each of them prepare itself, while the caller goes on."""
-    _submitted(_reusable_pool(workers), _call, dict(enumerate([prepare] * workers)))
-
-
-def _call(prepare: Callable[[], None]) -> None:
-    prepare()
+    pool = _reusable_pool(workers)
+    with _deaf_to_interrupts():
+        for _ in range(workers):
+            pool.submit(prepare)
 
 
 def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> Outcome[Value]:
