@@ -385,12 +385,12 @@ def test_settings_reach_the_optimizer():
     assert group["weight_decay"] == 1e-3
 
 
-def test_progress_is_told_every_ten_updates_and_at_the_end_of_a_rung():
+def test_progress_is_told_at_the_first_update_every_ten_and_at_the_end_of_a_rung():
     calls = []
     found = detector()
     for updates in (7, 13, 30):
         found.fit(textures(), cutpaste(), updates=updates, progress=lambda *numbers: calls.append(numbers))
-    assert [made for made, _, _ in calls] == [7, 10, 13, 20, 30]
+    assert [made for made, _, _ in calls] == [1, 7, 10, 13, 20, 30]
     assert {planned for _, planned, _ in calls} == {30}
     assert all(math.isfinite(loss) for _, _, loss in calls)
 

@@ -34,7 +34,7 @@ CLASSES = 2
 ACCURACY_WINDOW = 50
 """Over how many of the last updates the training accuracy is taken."""
 REPORT_EVERY = 10
-"""Reading the loss makes a GPU wait, so it is read once in so many updates."""
+"""Reading the loss makes a GPU wait, so it is read once in so many updates, and after the first to show a beginning."""
 VECTOR_WIDTH = 16
 """Channels last is a quarter quicker on a CPU. With fewer channels than fill a vector (8 on AVX2, 16 on AVX-512) its
 backward pass writes past its buffers, crashes or gives wrong gradients: oneDNN's issue 6035, seen with torch 2.15."""
@@ -49,11 +49,13 @@ class Phase:
     Attributes:
         updates: How many there are in all, which is the length of the schedule.
         learning_rate: Where the schedule begins.
+        rate_setting: The name of the setting that the learning rate comes from.
         draws: Sets the randomness of this phase apart.
     """
 
     updates: int
     learning_rate: float
+    rate_setting: str
     draws: int
 
 
@@ -80,7 +82,7 @@ class CutPasteModule(pl.LightningModule):
         self.target_updates = 0
         self.augmentation: Augmentation | None = None
         self.progress: Progress | None = None
-        self._begin(Phase(settings.updates, settings.learning_rate, OWN_DRAWS))
+        self._begin(Phase(settings.updates, settings.learning_rate, "learning_rate", OWN_DRAWS))
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -102,7 +104,8 @@ class CutPasteModule(pl.LightningModule):
     def train_shared_start(self, images: Tensor, augmentation: Augmentation, progress: Progress | None) -> None:
         """Make the updates that come before any of the candidate's own."""
         own = self.phase
-        shared = Phase(self.settings.shared_updates, self.settings.shared_learning_rate, SHARED_DRAWS)
+        settings = self.settings
+        shared = Phase(settings.shared_updates, settings.shared_learning_rate, "shared_learning_rate", SHARED_DRAWS)
         self._begin(shared)
         self.train_to(shared.updates, images, augmentation, progress)
         self._begin(own)
@@ -148,7 +151,7 @@ class CutPasteModule(pl.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the update, and say how it went."""
         self.completed_updates += 1
-        if self.completed_updates % REPORT_EVERY and self.completed_updates != self.target_updates:
+        if self.completed_updates % REPORT_EVERY and self.completed_updates not in (1, self.target_updates):
             return
         loss = float(outputs["loss"])
         if not math.isfinite(loss):
@@ -158,10 +161,9 @@ class CutPasteModule(pl.LightningModule):
 
     def diverged(self, sign: str) -> TrainingError:
         """The error that ends a training which came to nothing, with the sign by which that was seen."""
-        setting = "shared_learning_rate" if self.phase.draws == SHARED_DRAWS else "learning_rate"
         return TrainingError(
             f"the training diverged: {sign} at update {self.completed_updates} of {self.phase.updates}; "
-            f"try a {setting} below {self.phase.learning_rate}"
+            f"try a {self.phase.rate_setting} below {self.phase.learning_rate}"
         )
 
     def configure_optimizers(self) -> Any:

@@ -7,6 +7,7 @@ for its settings, as the process that directs a study does, waits for neither Li
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -93,6 +94,7 @@ class CutPasteResNet18(DetectorEncoder):
 
     def warm_up(self) -> None:
         """Import what a training needs."""
+        importlib.import_module("dsv_plugins.builtin.cutpaste_module")
 
     def _started(self, images: Tensor, seed: int, progress: Progress | None) -> CutPasteModule:
         module = _new_module(self.settings, seed)

@@ -1,4 +1,7 @@
-"""Models of the normal embeddings, whose improbability is the anomaly score."""
+"""Models of the normal embeddings, whose improbability is the anomaly score.
+
+Scikit-learn is imported where a density is made: that takes seconds, and the end of a training is early enough.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-from sklearn.covariance import LedoitWolf
-from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 __all__ = ["DENSITY_CLASSES", "Density", "Gaussian", "Kernel"]
@@ -35,6 +36,8 @@ class Gaussian:
     @classmethod
     def fit(cls, embeddings: Tensor) -> Gaussian:
         """Estimate mean and covariance. Where there is no spread at all, distances are plain Euclidean ones."""
+        from sklearn.covariance import LedoitWolf
+
         rows = embeddings.double()
         mean = rows.mean(dim=0)
         spread = (rows - mean).square().sum()
@@ -65,6 +68,8 @@ class Kernel:
     BANDWIDTH = 1.0
 
     def __init__(self, embeddings: Tensor) -> None:
+        from sklearn.neighbors import KernelDensity
+
         self.embeddings = embeddings
         self.estimator = KernelDensity(bandwidth=self.BANDWIDTH).fit(embeddings.double().numpy())
 

@@ -127,6 +127,18 @@ def test_a_driver_that_is_killed_goes_on_when_it_is_started_again(cluster, out, 
     assert written(out / "ray") == written(out / "serial")
 
 
+def test_the_error_of_a_job_that_nobody_waits_for_any_more_is_not_shown(cluster):
+    """As where all jobs fail alike, and the first error ends the run."""
+    script = (
+        "import time; from dsv_ray import RayExecutor\n"
+        "def fail_after(seconds): time.sleep(seconds); raise ValueError('as is meant')\n"
+        f"outcomes = RayExecutor({cluster.address!r}).run(fail_after, [0, 1])\n"
+        "print(next(outcomes).error); time.sleep(3); outcomes.close()"
+    )
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (completed.stdout, completed.stderr) == ("as is meant\n", "")
+
+
 def test_other_plugins_than_the_drivers_are_an_error_that_names_them(cluster, out, tmp_path):
     install(tmp_path, "dsv-other", "2.0", "other = quick_plugins:Shade")
     images = out / "parts"

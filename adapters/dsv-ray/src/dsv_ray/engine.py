@@ -106,6 +106,8 @@ def _connect(settings: RayExecutor) -> None:
     if ray.is_initialized():
         return
     address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    # Errors are outcomes; that of a job which nobody waits for any more is not for Ray to print over the answer.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     own: dict[str, Any] = {"num_cpus": _own_cpus(settings), "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
