@@ -87,7 +87,7 @@ __all__ = [
     "select",
 ]
 
-_NEED_TORCH = {
+_LATE = {
     "Result": "dsv_plugins.result",
     "Study": "dsv_plugins.study",
     "from_transform": "dsv_plugins.transforms",
@@ -96,6 +96,6 @@ _NEED_TORCH = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _NEED_TORCH:
-        return getattr(importlib.import_module(_NEED_TORCH[name]), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

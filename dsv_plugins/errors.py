@@ -111,6 +111,11 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {_shortened(message, 300)}" if message else type(error).__name__
 
 
+def reason_of(error: BaseException) -> str:
+    """Why something failed: the message of an error of ours, which says all; the type too of any other."""
+    return one_line(str(error)) if isinstance(error, DSVError) else described(error)
+
+
 def shown(value: object, limit: int = 60) -> str:
     """A value as it is written in Python, for a line of ours that names it."""
     try:

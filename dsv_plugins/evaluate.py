@@ -31,7 +31,6 @@ __all__ = [
     "evaluate",
     "load_evaluation",
     "make_detector",
-    "prepare_worker",
     "shared_start_of",
     "threads",
     "work",
@@ -112,12 +111,6 @@ def work(job: Job) -> float:
         (folder / DETECTOR).mkdir()
         detector.save(folder / DETECTOR)
     return time.monotonic() - started
-
-
-def prepare_worker(detector: str, detector_params: Mapping[str, object], plugins: tuple[object, ...]) -> None:
-    """Import what the trainings of a study need, before there is one."""
-    made = build_registry(plugins).create(DetectorEncoderPlugin, detector, detector_params)
-    getattr(made, "warm_up", lambda: None)()
 
 
 def shared_start_of(candidate: Candidate) -> Candidate:

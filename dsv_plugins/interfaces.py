@@ -247,8 +247,9 @@ class Executor(Protocol):
     """Runs independent jobs: one after the other, in processes, on a cluster.
 
     The attribute `parallelism`, how many run at once, is optional, and serves to estimate times. So is the method
-    `warm_up(prepare)`: called before the jobs are known, it may start workers and let each call `prepare()`, without
-    waiting for them. A complete plugin:
+    `warmed_up(prepare)`, which returns a context manager around a whole study: entered before the jobs are known, it
+    may start workers and let each call `prepare()`, without waiting for them; left by an exception, it ends them. A
+    complete plugin:
 
     ```python
     from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -8,20 +8,22 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from dsv_plugins.dataset import Source
 from dsv_plugins.errors import InputError
+from dsv_plugins.interfaces import Executor
 from dsv_plugins.mirror import is_address
 from dsv_plugins.observers import Observer
-from dsv_plugins.records import AugmentationPlugin
-from dsv_plugins.registry import Registry
-from dsv_plugins.result import Result
+from dsv_plugins.records import AugmentationPlugin, ExecutorPlugin
+from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.search import Rungs
 from dsv_plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, space_problems, space_to_json
 from dsv_plugins.types import Candidate
+from dsv_plugins.workers import warmed_up
+
+if TYPE_CHECKING:  # torch comes with these
+    from dsv_plugins.dataset import Source
+    from dsv_plugins.result import Result
 
 __all__ = ["RUNS_VARIABLE", "Study", "select"]
 
@@ -92,9 +94,11 @@ class Study:
             StoreError: The run folder cannot be used; what was finished is kept.
             TrainingError: Every candidate failed.
         """
-        from dsv_plugins.run import Run  # it needs this module
+        executor = self.make_executor(build_registry(self.plugins))
+        with warmed_up(executor, self):
+            from dsv_plugins.run import Run  # it needs this module, and brings torch, for which no worker should wait
 
-        return Run(self, observer or Observer()).result()
+            return Run(self, observer or Observer(), executor).result()
 
     @property
     def augmentations(self) -> tuple[str, ...]:
@@ -110,6 +114,11 @@ class Study:
     def told(self) -> tuple[str, ...]:
         """The names of the observer plugins."""
         return _names(self.observers, "observers") if self.observers else ()
+
+    def make_executor(self, registry: Registry) -> Executor:
+        """The executor, with its settings."""
+        workers = {} if self.workers is None else {"workers": self.workers}
+        return registry.create(ExecutorPlugin, self.executor, {**self.executor_params, **workers})
 
     def spaces(self, registry: Registry) -> dict[str, Space]:
         """The search space of each augmentation."""
@@ -192,6 +201,6 @@ def _source(source: Source | str) -> Source:
 
 
 def _named_source(source: Source) -> str:
-    if isinstance(source, Tensor):
-        return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]
-    return str(source.absolute())
+    if isinstance(source, Path):
+        return str(source.absolute())
+    return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]

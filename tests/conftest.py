@@ -88,3 +88,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]
     completed = dsv(*tiny_select(task, folder / "run"))
     assert completed.returncode == 0, completed.stderr
     return task, folder / "run", completed.stdout
+
+
+@pytest.fixture
+def one_thread():
+    """So small a network is slower on several threads, and far slower where others want the cores too."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def finished_detector():
+    """One training that many tests look at, and none changes."""
+    import torch
+    from detectors import trained
+
+    torch.set_num_threads(1)
+    return trained()

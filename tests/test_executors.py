@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -10,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dsv_plugins import ExecutorPlugin, PluginSettingsError, TrainingError, build_registry
+from dsv_plugins import ExecutorPlugin, InputError, PluginSettingsError, TrainingError, build_registry
 
 
 def outcomes(name: str, work, jobs, **params):
@@ -96,6 +98,67 @@ def test_workers_die_with_a_killed_parent():
     finally:
         marker.unlink(missing_ok=True)
         parent.kill()
+
+
+def test_workers_are_up_before_there_is_work(tmp_path):
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+    with executor.warmed_up(functools.partial(_note_process, tmp_path)):
+        _wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        prepared = {int(file.name) for file in tmp_path.iterdir()}
+        assert {outcome.value for outcome in executor.run(_process_and_pause, range(4))} == prepared
+    assert all(psutil.pid_exists(process) for process in prepared), "the next study finds them ready"
+
+
+def test_what_fails_early_does_not_wait_for_workers_that_are_starting(tmp_path):
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+    warmed_up = executor.warmed_up(functools.partial(_note_process_and_pause_for_long, tmp_path))
+    with contextlib.suppress(InputError), warmed_up:
+        _wait_until(lambda: list(tmp_path.iterdir()))
+        raise InputError("a setting is wrong")
+    assert not [file for file in tmp_path.iterdir() if psutil.pid_exists(int(file.name))]
+
+
+def _note_process(folder):
+    (folder / str(os.getpid())).touch()
+    time.sleep(0.5)  # or one worker is quick enough to prepare for both
+
+
+def _note_process_and_pause_for_long(folder):
+    _note_process(folder)
+    time.sleep(600)
+
+
+def _wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_study_starts_its_workers_before_it_imports_torch():
+    script = """
+import sys, contextlib
+from pathlib import Path
+from dsv_plugins import ExecutorPlugin, Study, hookimpl
+
+class Early:
+    @contextlib.contextmanager
+    def warmed_up(self, prepare):
+        print("torch" in sys.modules)
+        prepare()
+        print("torch" in sys.modules, "lightning" in sys.modules)
+        yield
+
+class Plugins:
+    @hookimpl
+    def executor(self):
+        return ExecutorPlugin("early", Early, "Tells what is imported")
+
+Study(Path("no-images"), Path("no-images-either"), executor="early", plugins=(Plugins(),)).run()
+"""
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert completed.stdout == "False\nTrue True\n", completed.stderr
+    assert completed.stderr.splitlines()[-1].startswith("dsv_plugins.errors.InputError: no-images"), completed.stderr
 
 
 def test_wrong_settings():

@@ -152,8 +152,8 @@ def test_a_damaged_start_is_made_again_where_it_is_needed(finished, tmp_path):
 def test_killed_during_the_start_it_goes_on(finished, tmp_path):
     task, undisturbed, _ = finished
     kill = (
-        "import os, signal, sys; from dsv_plugins import run; from dsv_plugins.cli import main\n"
-        "run.work_on_shared_start = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys; from dsv_plugins import trainings; from dsv_plugins.cli import main\n"
+        "trainings.work_on_shared_start = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     arguments = [*map(str, tiny_select(task, tmp_path / "run"))]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dsv_plugins.errors import DSVError, PluginError, described
+from dsv_plugins.errors import PluginError, reason_of
 from dsv_plugins.records import SelectorPlugin
 from dsv_plugins.registry import Registry
 from dsv_plugins.selection import choose
@@ -79,7 +79,7 @@ def losses_of(
                 raise PluginError(f"it gave {len(values)} losses for {len(evaluations)} candidates")
             choose(values)
         except Exception as error:  # a foreign selector may raise anything, and is no reason to lose the others
-            reason = str(error) if isinstance(error, DSVError) else described(error)
+            reason = reason_of(error)
             problems.append(f"no choice by {method.label!r}: {reason}")
         else:
             # Minus infinity would be the smallest loss, and JSON has no infinity: all of them mean "unusable".

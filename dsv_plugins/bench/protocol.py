@@ -17,7 +17,7 @@ from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.variations import Variations, Varied, vary
 from dsv_plugins.bench.worth import auc_of, keep_worth, labels_of
 from dsv_plugins.dataset import INDEX
-from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, described
+from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
 from dsv_plugins.evaluate import threads
 from dsv_plugins.observers import Observer
 from dsv_plugins.registry import Registry, build_registry
@@ -235,7 +235,7 @@ class _Work:
         except StoreError:
             raise
         except Exception as error:
-            reason = str(error) if isinstance(error, DSVError) else described(error)
+            reason = reason_of(error)
             self.failures[part] = reason
             self.report(f"{part} failed: {reason}")
 

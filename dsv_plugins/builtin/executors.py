@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from dsv_plugins import ExecutorPlugin, Outcome, hookimpl
@@ -13,6 +16,9 @@ __all__ = ["Processes", "Serial"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
+
+ACCELERATOR_DEVICES = ("nvidia*", "dxg", "kfd", "dri/renderD*", "accel*", "davinci*")
+"""Of NVIDIA, of Windows below Linux, of AMD, of Intel and all that draws, of Habana and others, of Ascend."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,11 @@ class Processes:
         """How many jobs run at once."""
         return self.workers or _default_workers()
 
-    def warm_up(self, prepare: Callable[[], None]) -> None:
+    def warmed_up(self, prepare: Callable[[], None]) -> AbstractContextManager[None]:
         """Start the processes, and let each prepare itself meanwhile."""
-        from dsv_plugins.builtin.processes import warm_up_processes
+        from dsv_plugins.builtin.processes import warmed_up_processes
 
-        warm_up_processes(prepare, workers=self.parallelism)
+        return warmed_up_processes(prepare, workers=self.parallelism)
 
     def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
         """Yield the outcomes as the jobs end."""
@@ -72,8 +78,16 @@ def executor() -> list[ExecutorPlugin]:
 
 
 def _default_workers() -> int:
-    import torch
+    if _has_accelerator_device():
+        import torch
 
-    if torch.accelerator.is_available():
-        return max(1, torch.accelerator.device_count())
+        if torch.accelerator.is_available():
+            return max(1, torch.accelerator.device_count())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _has_accelerator_device() -> bool:
+    """Whether it is worth asking torch, whose import takes seconds: on Linux every accelerator shows as a device."""
+    return sys.platform != "linux" or any(
+        path for pattern in ACCELERATOR_DEVICES for path in Path("/dev").glob(pattern)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -17,7 +18,7 @@ from loky import ProcessPoolExecutor, get_reusable_executor
 
 from dsv_plugins import Outcome, TrainingError
 
-__all__ = ["run_in_processes", "warm_up_processes"]
+__all__ = ["run_in_processes", "warmed_up_processes"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
@@ -52,12 +53,14 @@ def run_in_processes(
             yield _alone(work, jobs[index], index, retries)
 
 
-def warm_up_processes(prepare: Callable[[], None], *, workers: int) -> None:
+@contextlib.contextmanager
+def warmed_up_processes(prepare: Callable[[], None], *, workers: int) -> Iterator[None]:
     """Start the workers and let each of them prepare itself, while the caller goes on."""
-    pool = _reusable_pool(workers)
-    with _deaf_to_interrupts():
-        for _ in range(workers):
-            pool.submit(prepare)
+    with _pool(workers) as pool:
+        with _deaf_to_interrupts():
+            for _ in range(workers):
+                pool.submit(prepare)
+        yield
 
 
 def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> Outcome[Value]:
@@ -114,6 +117,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def _prepare_worker(parent: int) -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    atexit.register(os._exit, 0)  # all that is left by then is memory, which takes a second to tear down
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
 

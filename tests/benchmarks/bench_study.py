@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_study.py [--updates N] [--shared-updates N]
 
 Runs the same nine-candidate selection on the demo's task with one worker and with two, one thread each, and prints the
-speed-up, the share of the time outside training and encoding, and the time from the start to the first update. The
-shared start counts as training; a second worker cannot help with it, so that without one the speed-up is larger.
+speed-up, the share of the time in which nothing is trained or encoded, and the time from the start to the first update.
+The shared start counts as training; a second worker cannot help with it, so that without one the speed-up is larger.
 """
 
 from __future__ import annotations
@@ -37,9 +37,27 @@ def timed_selection(task: Path, run: Path, workers: int, budget: dict[str, int])
     whole = time.time() - started
     evaluations = [json.loads(file.read_text()) for file in run.glob("candidates/*/evaluation.json")]
     journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    shared = sum(event["seconds"] for event in journal if event["event"] == "shared start")
+    trainings = [event for event in journal if event["event"] in ("finished", "shared start")]
+    shared = sum(event["seconds"] for event in trainings if event["event"] == "shared start")
     own = sum(sum(evaluation["timings"].values()) for evaluation in evaluations)
-    return {"whole": whole, "own": own, "shared": shared, "first": first}
+    busy = covered([(event["time"] - event["seconds"], event["time"]) for event in trainings])
+    storing = sum(event["seconds"] for event in trainings) - shared - own
+    return {
+        "whole": whole,
+        "own": own,
+        "shared": shared,
+        "outside": whole - busy + storing / workers,
+        "first": first,
+    }
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of some spans of time."""
+    length, end = 0.0, float("-inf")
+    for begun, ended in sorted(spans):
+        length += max(0.0, ended - max(begun, end))
+        end = max(end, ended)
+    return length
 
 
 def main() -> None:
@@ -60,10 +78,9 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|")
     for workers, seconds in ((1, one), (2, two)):
-        outside = seconds["whole"] - seconds["shared"] - seconds["own"] / workers
         print(
             f"| {workers} | {seconds['whole']:.0f} | {seconds['shared']:.0f} | {seconds['own']:.0f} "
-            f"| {outside:.1f} s, {outside / seconds['whole']:.1%} | {seconds['first']:.1f} s |"
+            f"| {seconds['outside']:.1f} s, {seconds['outside'] / seconds['whole']:.1%} | {seconds['first']:.1f} s |"
         )
     print(f"\ntwo workers are {one['whole'] / two['whole']:.2f} times as fast as one")
 
