@@ -73,6 +73,7 @@ class Result:
         confidence: For each selector, the share of bootstrap resamples of the test images
             in which each candidate wins, by its id.
         notes: What the user should know, a line each.
+        warnings: Those of the notes that hold whenever the study is run: what in the images speaks against a choice.
         plugins: Plugins that are in no package, as given to the study.
     """
 
@@ -82,6 +83,7 @@ class Result:
     updates_spent: int | None
     confidence: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
 
     @property
@@ -198,6 +200,7 @@ class Result:
                 for entry in self.candidates
             },
             "confidence": {name: dict(shares) for name, shares in self.confidence.items()},
+            "warnings": list(self.warnings),
         }
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -86,7 +87,9 @@ class Run:
             self._claim()
             for file in self.prepare_images(self.folder.data):
                 self.logbook.note(f"left out: {file}")
-            self._note_shift()
+            warnings = self._warnings()
+            for warning in warnings:
+                self.logbook.note(warning)
             problem = self._problem()
             self.observer.started(self.folder.path, [] if self.search_record.proposes else problem.grid())
             evaluations = self.search.run(problem)
@@ -99,7 +102,7 @@ class Run:
             judgement = Judgement(study, self.registry, self.logbook.note)
             losses = judgement.losses(finals)
             confidence = judgement.confidence(finals, list(losses))
-            result = self._collect(finals, losses, confidence)
+            result = replace(self._collect(finals, losses, confidence), warnings=warnings)
             self._keep(result)
             for name, choice in result.selected.items():
                 self.observer.selected(name, choice.candidate, choice.loss)
@@ -119,11 +122,11 @@ class Run:
             progress=self.observer.decoding,
         )
 
-    def _note_shift(self) -> None:
+    def _warnings(self) -> list[str]:
+        """What in the images speaks against comparing them."""
         dataset = open_dataset(self.folder.data)
         warning = shift_warning(dataset.train, dataset.test)
-        if warning is not None:
-            self.logbook.note(warning)
+        return [] if warning is None else [warning]
 
     def _claim(self) -> None:
         """Write what the run folder is for, or see that it is for this study."""
@@ -197,7 +200,10 @@ class Run:
         self._note_concentration(finals[next(iter(chosen.values()))])
         return Result(
             run=self.folder.path,
-            selected={name: Choice(finals[place].candidate, losses[name][place]) for name, place in chosen.items()},
+            selected={
+                name: Choice(trainings.asked[finals[place].candidate.id], losses[name][place])
+                for name, place in chosen.items()
+            },
             candidates=entries,
             updates_spent=None if self.budget is None else self.shared_updates + sum(trainings.costs.values()),
             confidence=confidence,

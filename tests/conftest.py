@@ -90,6 +90,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]
     return task, folder / "run", completed.stdout
 
 
+def journal(run: Path, name: str | None = None) -> list[dict]:
+    """The events of a run, or those of one name."""
+    file = run / "journal.jsonl"
+    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [event for event in events if name in (None, event["event"])]
+
+
 @pytest.fixture
 def one_thread():
     """So small a network is slower on several threads, and far slower where others want the cores too."""

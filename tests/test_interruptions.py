@@ -12,16 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, dsv, tiny_select
-
-
-def journal(run: Path) -> list[dict]:
-    path = run / "journal.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+from conftest import TINY, dsv, journal, tiny_select
 
 
 def finished_candidates(run: Path) -> list[str]:
-    return [event["candidate"] for event in journal(run) if event["event"] == "finished"]
+    return [event["candidate"] for event in journal(run, "finished")]
 
 
 KILL_AT_NTH_FLUSH = """

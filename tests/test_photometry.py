@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dsv_plugins import select
 from dsv_plugins.photometry import CRITICAL, FEW, photometric_shift, shift_warning
+from dsv_plugins.report import build_report
 
 
 def images(brightness) -> torch.Tensor:
@@ -77,7 +78,7 @@ def test_a_few_anomalies_and_few_images_are_no_shift():
     assert shift_warning(images([100.0] * 8), images([200.0] * 8)) is None
 
 
-def test_a_study_notes_it(tmp_path):
+def test_a_study_notes_it_and_its_report_tells(tmp_path):
     generator = torch.Generator().manual_seed(0)
     train = torch.randint(90, 110, (60, 3, 8, 8), generator=generator, dtype=torch.uint8)
     test = torch.randint(120, 140, (60, 3, 8, 8), generator=generator, dtype=torch.uint8)
@@ -91,3 +92,6 @@ def test_a_study_notes_it(tmp_path):
     )
     assert any("another mean colour" in note for note in result.notes)
     assert result.as_json()["notes"] == list(result.notes)
+    text = build_report(result.run).read_text()
+    assert "<b>Mind:</b> At least " in text
+    assert "comparing test with train misleads.</p>" in text

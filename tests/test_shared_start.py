@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, dsv, texture, tiny_select
+from conftest import TINY, dsv, journal, texture, tiny_select
 
 from dsv_plugins import AugmentationPlugin, DetectorEncoderPlugin, TrainingError, build_registry
 from dsv_plugins.builtin.mixture import Mixture
@@ -39,11 +37,6 @@ def weights(found):
 
 def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
-
-
-def journal(run: Path, event: str) -> list[dict]:
-    lines = (run / "journal.jsonl").read_text().splitlines()
-    return [entry for entry in map(json.loads, lines) if entry["event"] == event]
 
 
 def test_a_training_is_the_same_whether_its_start_was_made_or_loaded(images, tmp_path):

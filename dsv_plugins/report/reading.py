@@ -87,6 +87,7 @@ class RunRecord:
         candidates: Every candidate, in grid order.
         selected: The id of each selector's choice; the first selector is the deciding one.
         confidence: For each selector, the share of resamples that each candidate wins, by its id.
+        warnings: What in the images speaks against any choice.
         aucs: The AUC of each candidate by its id, where the labels are known.
         detector: Name of the detector.
         command: The command that made the run, where the journal tells.
@@ -97,6 +98,7 @@ class RunRecord:
     candidates: Sequence[CandidateRecord]
     selected: Mapping[str, str]
     confidence: Mapping[str, Mapping[str, float]]
+    warnings: Sequence[str]
     aucs: Mapping[str, float]
     detector: str
     command: str
@@ -155,6 +157,7 @@ def read_run(path: Path) -> RunRecord:
         ],
         selected={name: choice["id"] for name, choice in selection["selected"].items()},
         confidence=selection["confidence"],
+        warnings=selection.get("warnings", []),
         aucs=read_json(folder.worth)["candidates"] if folder.worth.exists() else {},
         detector=study["identity"]["detector"],
         command=commands[0] if commands else "",

@@ -110,7 +110,7 @@ def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
 
 
 def _warnings(run: RunRecord) -> list[str]:
-    warnings = []
+    warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in run.warnings]
     health = run.chosen.health
     if health is not None and not health.concentrated:
         warnings.append(
