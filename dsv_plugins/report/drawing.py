@@ -27,6 +27,8 @@ SETS = ("train", "augmented", "test")
 BINS = 30
 JPEG_QUALITY = 82
 GAP, GAP_GREY = 2, 128
+TSNE_STEPS = 350
+"""Of which 250 find the groups; with 500, a picture of two hundred points looks the same and takes longer."""
 
 
 def thin(points: Array, limit: int) -> Array:
@@ -53,7 +55,7 @@ def tsne(sets: Mapping[str, Array]) -> dict[str, Array]:
 
     joined = np.concatenate(list(sets.values()))
     perplexity = min(30.0, (len(joined) - 1) / 3)
-    plane = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0).fit_transform(joined)
+    plane = TSNE(perplexity=perplexity, init="pca", max_iter=TSNE_STEPS, random_state=0).fit_transform(joined)
     return _split(plane, sets)
 
 
