@@ -54,9 +54,10 @@ test: check docs
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile $$adapter/tests || exit 1; done
 
+# Pytest ends with 5 where it finds no test: not every adapter has slow ones.
 test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
-	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || exit 1; done
+	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
 bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py

@@ -4,14 +4,28 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from dsv_plugins.registry import DISABLE_VARIABLE
+
 TINY = {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch_size": 4}
 """Settings with which the built-in detector trains in about a second."""
+
+OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
+BUILTINS = {
+    "augmentation": {"cutout", "cutavg", "cutdiff", "cutpaste"},
+    "detector_encoder": {"cutpaste-resnet18"},
+    "selector": {
+        *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
+        *("pu-auc", "energy", "cosine"),
+    },
+    "search": {"grid", "halving"},
+}
 
 
 SLOWEST_FIRST = (
@@ -95,6 +109,11 @@ def journal(run: Path, name: str | None = None) -> list[dict]:
     file = run / "journal.jsonl"
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [event for event in events if name in (None, event["event"])]
+
+
+@pytest.fixture
+def nothing_disabled(monkeypatch):
+    monkeypatch.delenv(DISABLE_VARIABLE, raising=False)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from conftest import BUILTINS, OWN
 
 from dsv_plugins import (
     AugmentationPlugin,
@@ -24,21 +25,7 @@ from dsv_plugins import (
 )
 from dsv_plugins.registry import DISABLE_VARIABLE
 
-OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
-BUILTINS = {
-    "augmentation": {"cutout", "cutavg", "cutdiff", "cutpaste"},
-    "detector_encoder": {"cutpaste-resnet18"},
-    "selector": {
-        *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
-        *("pu-auc", "energy", "cosine"),
-    },
-    "search": {"grid", "halving"},
-}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_disabled(monkeypatch):
-    monkeypatch.delenv(DISABLE_VARIABLE, raising=False)
+pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
 
 HEADER = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from importlib import metadata
 from types import ModuleType, SimpleNamespace
 
 import pluggy
 import pytest
+from conftest import BUILTINS, OWN
 
 from dsv_plugins import (
     AugmentationPlugin,
@@ -28,23 +28,9 @@ from dsv_plugins import (
     hookspecs,
 )
 from dsv_plugins.records import RECORDS, Plugin
-from dsv_plugins.registry import DISABLE_VARIABLE, Failure, Provider
+from dsv_plugins.registry import Failure, Provider
 
-OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
-BUILTINS = {
-    "augmentation": {"cutout", "cutavg", "cutdiff", "cutpaste"},
-    "detector_encoder": {"cutpaste-resnet18"},
-    "selector": {
-        *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
-        *("pu-auc", "energy", "cosine"),
-    },
-    "search": {"grid", "halving"},
-}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_disabled(monkeypatch):
-    monkeypatch.delenv(DISABLE_VARIABLE, raising=False)
+pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
 
 # ---------------------------------------------------------------------------

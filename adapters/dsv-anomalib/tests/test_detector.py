@@ -51,7 +51,7 @@ def _offline(monkeypatch):
     monkeypatch.setattr(lightning_model, "download_and_extract", fail)
 
 
-@pytest.mark.parametrize("name", ["draem", pytest.param("glass", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["draem", "glass"])
 def test_conformance(name):
     failed = {outcome.check for outcome in run_checks(RECORDS[f"anomalib-{name}"]) if outcome.failed}
     # At Draem's learning rate, twenty updates teach it next to nothing.
@@ -134,7 +134,6 @@ def test_supersimplenet_learns_from_noise_in_part_of_each_image():
     assert (change.abs().amax(dim=1) > 1e-5).all()  # the model itself leaves half of the images as they are
 
 
-@pytest.mark.slow
 def test_dsr_learns_from_anomalies_in_its_quantised_features(monkeypatch, tmp_path):
     weights = tmp_path / "weights.pckl"
     torch.save(Dsr().model.discrete_latent_model.state_dict(), weights)

@@ -173,7 +173,6 @@ def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
     torch.testing.assert_close(found.detector.encode(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_processes_choose_as_one_process_does(task, tmp_path):
     (entry,) = (entry for entry in ENTRIES if entry.name == "generalad")
     runs = [

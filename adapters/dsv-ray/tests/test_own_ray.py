@@ -48,7 +48,7 @@ def test_it_ends_with_its_process(tmp_path: Path, killed: bool) -> None:
         if killed:
             os.kill(driver.pid, signal.SIGKILL)
         assert driver.wait(timeout=120) == (-signal.SIGKILL if killed else 0)
-        _, alive = psutil.wait_procs(processes, timeout=60)
+        _, alive = psutil.wait_procs(processes, timeout=180)  # agents look for their node once a minute
         assert not alive
     finally:
         driver.kill()
