@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -31,8 +30,9 @@ def win_shares(
 ) -> list[float]:
     """The share of bootstrap resamples of the test and held-out images in which each candidate has the smallest loss.
 
-    The candidates of one resample are judged on the same images. Sets are thinned to about a hundred rows, which is
-    enough to tell a clear choice from a toss-up.
+    The candidates of one resample are judged on the same images; those that tie share it, since a selector that cannot
+    tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is enough to tell a clear
+    choice from a toss-up.
 
     Args:
         selector: Whose choice it is.
@@ -48,12 +48,15 @@ def win_shares(
     count = len(evaluations)
     judgements = count if judges_alone else max(1, count * (count - 1) // 2)
     resamples = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_JUDGEMENTS // judgements))
-    wins: Counter[int] = Counter()
+    wins = [0.0] * count
     for _ in range(resamples):
         rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
         resample = [on_rows(evaluation, rows) for evaluation in thinned]
-        wins[choose([float(loss) for loss in selector.losses(resample)])] += 1
-    return [wins[index] / resamples for index in range(count)]
+        losses = [float(loss) for loss in selector.losses(resample)]
+        tied = [index for index, loss in enumerate(losses) if loss == losses[choose(losses)]]
+        for index in tied:
+            wins[index] += 1 / len(tied)
+    return [won / resamples for won in wins]
 
 
 def _some_rows(size: int, generator: torch.Generator) -> Tensor:

@@ -84,10 +84,11 @@ def split_folder(folder: Path) -> tuple[Path, Path]:
     train, test = folder / "train", folder / "test"
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of a task")
-    if not train.is_dir() or not test.is_dir():
+    missing = [part.name for part in (train, test) if not part.is_dir()]
+    if missing:
         raise InputError(
-            f"{folder} has no folders named train and test; name the folder of good images with --train "
-            "and the folder of unlabelled ones with --test"
+            f"{folder} has no folder named {' and none named '.join(missing)}; name the folder of good images with "
+            "--train and the folder of unlabelled ones with --test"
         )
     return train / "good" if (train / "good").is_dir() else train, test
 

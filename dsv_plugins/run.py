@@ -24,7 +24,7 @@ from dsv_plugins.mirror import Mirror
 from dsv_plugins.observers import Observer, Observers
 from dsv_plugins.photometry import shift_warning
 from dsv_plugins.records import DetectorEncoderPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
-from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.registry import build_registry
 from dsv_plugins.result import CandidateResult, Choice, Result
 from dsv_plugins.search import SearchProblem
 from dsv_plugins.selection import choose
@@ -58,7 +58,7 @@ class Run:
         self.folder = RunFolder(study.folder())
         self.mirror = None if study.address is None else Mirror(study.address, self.folder)
         self.logbook = Logbook(self.folder, self.mirror, self.observer)
-        _check_settings(study, self.registry)
+        study.check(self.registry)
         # What is wrong with them shows before images are read; the ends of a range stand for what is between them.
         study.candidates(self.registry, context={}, range_points=2)
         detector = self.registry.create(DetectorEncoderPlugin, study.detector, study.detector_params)
@@ -239,23 +239,6 @@ class Run:
                 },
             )
         self.logbook.record("selected", candidate=choice.candidate.id, selector=first)
-
-
-def _check_settings(study: Study, registry: Registry) -> None:
-    if study.threads < 1:
-        raise InputError(f"threads is {study.threads}; give a whole number of at least 1")
-    for name in study.selectors:
-        if registry.get(SelectorPlugin, name).needs_holdout and not study.holdout:
-            raise InputError(
-                f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
-            )
-    judges = registry.get(SearchPlugin, study.search).judges
-    if judges and not registry.get(SelectorPlugin, study.selectors[0]).judges_alone:
-        alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
-        raise InputError(
-            f"{study.search} judges candidates one by one, and {study.selectors[0]!r} judges only a whole pool; "
-            f"put one of {alone} first"
-        )
 
 
 def _command() -> str:

@@ -14,7 +14,14 @@ from dsv_plugins.errors import InputError
 from dsv_plugins.interfaces import Executor
 from dsv_plugins.mirror import is_address
 from dsv_plugins.observers import Observer
-from dsv_plugins.records import AugmentationPlugin, ExecutorPlugin
+from dsv_plugins.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    SearchPlugin,
+    SelectorPlugin,
+)
 from dsv_plugins.registry import Registry, build_registry
 from dsv_plugins.search import Rungs
 from dsv_plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, space_problems, space_to_json
@@ -94,7 +101,9 @@ class Study:
             StoreError: The run folder cannot be used; what was finished is kept.
             TrainingError: Every candidate failed.
         """
-        executor = self.make_executor(build_registry(self.plugins))
+        registry = build_registry(self.plugins)
+        self.check(registry)
+        executor = self.make_executor(registry)
         with warmed_up(executor, self):
             from dsv_plugins.run import Run  # it needs this module, and brings torch, for which no worker should wait
 
@@ -114,6 +123,34 @@ class Study:
     def told(self) -> tuple[str, ...]:
         """The names of the observer plugins."""
         return _names(self.observers, "observers") if self.observers else ()
+
+    def check(self, registry: Registry) -> None:
+        """See that the plugins are there and go together; no plugin is made for that, so it takes no time.
+
+        Raises:
+            InputError: They are not, or do not.
+        """
+        for kind, names in (
+            (AugmentationPlugin, self.augmentations),
+            (DetectorEncoderPlugin, (self.detector,)),
+            (ObserverPlugin, self.told),
+        ):
+            for name in names:
+                registry.get(kind, name)
+        if self.threads < 1:
+            raise InputError(f"threads is {self.threads}; give a whole number of at least 1")
+        for name in self.selectors:
+            if registry.get(SelectorPlugin, name).needs_holdout and not self.holdout:
+                raise InputError(
+                    f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
+                )
+        judges = registry.get(SearchPlugin, self.search).judges
+        if judges and not registry.get(SelectorPlugin, self.selectors[0]).judges_alone:
+            alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
+            raise InputError(
+                f"{self.search} judges candidates one by one, and {self.selectors[0]!r} judges only a whole pool; "
+                f"put one of {alone} first"
+            )
 
     def make_executor(self, registry: Registry) -> Executor:
         """The executor, with its settings."""

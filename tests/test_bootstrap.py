@@ -39,6 +39,15 @@ def test_a_toss_up_is_told_as_one_and_the_shares_sum_to_one(dsv):
     assert 0 < shares[0] < 1
 
 
+def test_candidates_that_tie_share_the_wins():
+    class Indifferent:
+        def losses(self, evaluations):
+            return [1.0, 0.5, 0.5, float("nan")]
+
+    evaluations = [evaluation(place, points(0, place)) for place in range(4)]
+    assert win_shares(Indifferent(), evaluations, seed=0) == pytest.approx([0, 0.5, 0.5, 0])
+
+
 def test_shares_are_the_same_again_and_differ_with_the_seed(dsv):
     pool = [evaluation(place, points(1.5, place + 1)) for place in range(3)]
     assert win_shares(dsv, pool, seed=0) == win_shares(dsv, pool, seed=0)

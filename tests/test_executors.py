@@ -135,6 +135,38 @@ def _wait_until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_an_interrupt_does_not_reach_a_worker_that_is_starting():
+    """In a process of its own: what loky starts along with its first worker lets interrupts in again."""
+    script = """
+import os, psutil
+from pathlib import Path
+from dsv_plugins import ExecutorPlugin, build_registry
+
+executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+with executor.warmed_up(os.getpid):
+    for child in psutil.Process().children():
+        if "LokyProcess" in " ".join(child.cmdline()):
+            lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+            masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigIgn"))]
+            print((masks[0] | masks[1]) >> 1 & 1)
+"""
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert completed.stdout == "1\n1\n", completed.stderr
+
+
+@pytest.mark.parametrize("wrong", [{"augmentation": "cutpast"}, {"selector": "dvs"}, {"detector": "resnet"}])
+def test_a_wrong_name_is_told_before_anything_is_imported_or_started(wrong):
+    script = (
+        "import sys; from pathlib import Path; from dsv_plugins import Study, UnknownPluginError\n"
+        f"try: Study(Path('train'), Path('test'), **{wrong!r}).run()\n"
+        "except UnknownPluginError as error: print('torch' in sys.modules, 'loky' in sys.modules, error)"
+    )
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert completed.stdout.startswith("False False "), completed.stderr
+    assert next(iter(wrong.values())) in completed.stdout
+
+
 def test_a_study_starts_its_workers_before_it_imports_torch():
     script = """
 import sys, contextlib

@@ -84,6 +84,9 @@ def test_scores_of_new_images_are_those_of_the_run(finished, tmp_path):
     completed = dsv("score", run, task / "test", "--out", tmp_path / "scores.csv")
     assert completed.stdout == ""
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 9
+    completed = dsv("score", run, task / "test", "--out", tmp_path / "missing" / "scores.csv")
+    assert completed.returncode == 2
+    assert completed.stderr.endswith("scores.csv cannot be written, since its folder is not there; make it first\n")
 
 
 def test_a_bad_image_to_score_is_named_or_skipped(finished, tmp_path):
@@ -91,7 +94,7 @@ def test_a_bad_image_to_score_is_named_or_skipped(finished, tmp_path):
     shutil.copytree(task / "test/good", tmp_path / "new")
     (tmp_path / "new/broken.png").write_bytes(b"no image")
     completed = dsv("score", run, tmp_path / "new")
-    assert completed.returncode == 2
+    assert (completed.returncode, completed.stdout) == (2, "")
     assert re.fullmatch(r"dsv score: .*broken\.png cannot be read as an image .*--skip-bad\n", completed.stderr)
     completed = dsv("score", run, tmp_path / "new", "--skip-bad")
     assert completed.returncode == 0
@@ -119,7 +122,9 @@ def test_wrong_calls_are_one_line(task, tmp_path):
     )
     assert "not of the form name=value" in bad_call("select", task, "--grid", "patch_size", "--out", run)
     assert "does not take 'depth'" in bad_call("select", task, "--detector-params", "{depth: 3}", "--out", run)
-    assert "no folders named train and test" in bad_call("select", tmp_path, "--out", run)
+    assert "no folder named train and none named test;" in bad_call("select", tmp_path, "--out", run)
+    (tmp_path / "half" / "train" / "good").mkdir(parents=True)
+    assert "half has no folder named test;" in bad_call("select", tmp_path / "half", "--out", run)
     assert "is not a folder" in bad_call("select", tmp_path / "missing", "--out", run)
     assert "holds no chosen model" in dsv("score", tmp_path, task / "test").stderr
 

@@ -41,9 +41,11 @@ def run(arguments: Namespace) -> int:
     folder = Path(arguments.run)
     given = [Path(name) for name in arguments.images]
     files = [file for path in given for file in ([path] if path.is_file() else find_images(path))]
+    if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
+        raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
     detector = load_model(folder, build_registry())
     size = read_json(RunFolder(folder).model / "model.json")["image_size"]
-    scores = _scores(detector, files, size, skip_bad=arguments.skip_bad)
+    scores = list(_scores(detector, files, size, skip_bad=arguments.skip_bad))  # all, or nothing is written
     with Path(arguments.out).open("w", newline="") if arguments.out else nullcontext(sys.stdout) as target:
         if arguments.json:
             json.dump([{"file": str(file), "score": score} for file, score in scores], target, indent=2)

@@ -70,7 +70,11 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--grid", type=_grid, default={}, help="values to try, as 'name=1,2,3 other=0:1 third=1:9:log'")
     parser.add_argument("--detector", default="cutpaste-resnet18", help="the detector to train")
     parser.add_argument("--preset", type=str, help="the detector's preset, such as quick or paper")
-    parser.add_argument("--updates", type=int, help="training updates for each candidate")
+    parser.add_argument(
+        "--updates",
+        type=int,
+        help="training updates for each candidate; a shared start of the detector grows with them",
+    )
     parser.add_argument("--image-size", type=int, help="height and width in pixels")
     parser.add_argument("--detector-params", type=dict, default={}, help="further settings, as '{width: 16}'")
     parser.add_argument("--holdout", type=float, default=0.0, help="share of the good images to keep out of training")
@@ -107,12 +111,12 @@ def conduct(study: Study, *, as_json: bool) -> Result:
         with Display(console) as display:
             return study.run(display)
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; what is finished is kept in {escape(str(study.folder()))}, "
-            "and the same command goes on from there",
-            soft_wrap=True,
-            highlight=False,
-        )
+        if study.folder().exists():
+            console.print(
+                f"what is finished is kept in {escape(str(study.folder()))}, and the same command goes on from there",
+                soft_wrap=True,
+                highlight=False,
+            )
         raise
 
 
