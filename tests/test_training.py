@@ -15,9 +15,8 @@ import torch
 from detectors import TINY, Recording, cutpaste, detector, same_weights, textures, trained, weights, with_defects
 from sklearn.metrics import roc_auc_score
 
-from dsv_plugins import (
-    InputError,
-)
+from dsv_plugins import InputError
+from dsv_plugins.builtin import cutpaste_module
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,6 +185,20 @@ def test_images_are_let_go_after_training():
     gc.collect()
     assert held() is None
     assert found._module.augmentation is None
+
+
+def test_first_weights_are_drawn_apart_from_torch_s_global_generator(monkeypatch):
+    """Which another thread may set while they are drawn, as Lightning does."""
+    undisturbed = detector().network(seed=5).state_dict()
+
+    class Disturbed(cutpaste_module.ResNet18):
+        def __init__(self, width):
+            torch.manual_seed(99)
+            super().__init__(width)
+
+    monkeypatch.setattr(cutpaste_module, "ResNet18", Disturbed)
+    disturbed = detector().network(seed=5).state_dict()
+    assert all(torch.equal(disturbed[name], undisturbed[name]) for name in undisturbed)
 
 
 def test_trainings_in_threads_do_not_disturb_each_other():

@@ -7,7 +7,6 @@ therefore ends with the same weights as one in a single go, and no random state 
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from dsv_plugins import Augmentation, Progress, TrainingError
 from dsv_plugins.builtin.colour import jitter_colours
@@ -175,14 +175,26 @@ class CutPasteModule(pl.LightningModule):
         return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": cosine, "interval": "step"}}
 
 
-_GLOBAL_GENERATOR = threading.Lock()
-"""Layers draw their weights from torch's global generator, one network at a time."""
+class _DrawingFrom(TorchFunctionMode):
+    """Lets layers draw their first weights from a generator of ours, in this thread.
+
+    They would take the global one, which is no one's: Lightning sets it back whenever a training begins in some thread.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if "generator" in kwargs:  # all draws of torch.nn.init name it
+            kwargs["generator"] = self._generator
+        return function(*args, **kwargs)
 
 
 def new_module(settings: Settings, seed: int, *, initialise: bool = True) -> CutPasteModule:
     """An untrained module whose weights depend on the seed alone; pretrained ones are read where it is initialised."""
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with _DrawingFrom(torch.Generator().manual_seed(seed)):
         module = CutPasteModule(settings)
     if settings.pretrained and initialise:
         module.backbone.load_imagenet()
