@@ -53,7 +53,8 @@ def win_shares(
         rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
         resample = [on_rows(evaluation, rows) for evaluation in thinned]
         losses = [float(loss) for loss in selector.losses(resample)]
-        tied = [index for index, loss in enumerate(losses) if loss == losses[choose(losses)]]
+        smallest = losses[choose(losses)]
+        tied = [index for index, loss in enumerate(losses) if loss == smallest]
         for index in tied:
             wins[index] += 1 / len(tied)
     return [won / resamples for won in wins]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from dsv_plugins.bootstrap import win_shares
-from dsv_plugins.errors import DSVError, PluginError, reason_of
+from dsv_plugins.errors import DSVError, PluginError, described, reason_of
 from dsv_plugins.records import SelectorPlugin
 from dsv_plugins.registry import Registry
 from dsv_plugins.selection import choose
@@ -42,7 +42,7 @@ class Judgement:
                     raise PluginError(f"{label} gave {len(values)} losses for {len(evaluations)} candidates")
                 choose(values)
             except Exception as error:
-                reason = str(error) if isinstance(error, DSVError) else f"{label} failed: {reason_of(error)}"
+                reason = str(error) if isinstance(error, DSVError) else f"{label} failed: {described(error)}"
                 if name == self._study.selectors[0]:
                     raise PluginError(reason) from error
                 self._note(f"no choice by {name!r}: {reason}")
