@@ -22,10 +22,9 @@ from dsv_plugins.errors import (
     UnknownPluginError,
     WorkerError,
 )
-from dsv_plugins.hookspecs import hookimpl
-from dsv_plugins.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
-from dsv_plugins.observers import Observer
-from dsv_plugins.records import (
+from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
@@ -33,14 +32,15 @@ from dsv_plugins.records import (
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.search import Rungs, Search, SearchProblem
-from dsv_plugins.spaces import Range
+from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.hooks.search import Rungs, Search, SearchProblem, rank
+from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.hooks.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
-    from dsv_plugins.result import Result
-    from dsv_plugins.study import Study, select
+    from dsv_plugins.study.result import Result
+    from dsv_plugins.study.study import Study, select
     from dsv_plugins.transforms import from_transform
 
 __all__ = [
@@ -76,22 +76,26 @@ __all__ = [
     "SearchProblem",
     "Selector",
     "SelectorPlugin",
+    "Space",
     "StoreError",
     "Study",
     "TrainingError",
     "UnknownPluginError",
+    "Values",
     "WorkerError",
     "build_registry",
     "from_transform",
     "hookimpl",
+    "rank",
     "select",
+    "space_to_json",
 ]
 
 _LATE = {
-    "Result": "dsv_plugins.result",
-    "Study": "dsv_plugins.study",
+    "Result": "dsv_plugins.study.result",
+    "Study": "dsv_plugins.study.study",
     "from_transform": "dsv_plugins.transforms",
-    "select": "dsv_plugins.study",
+    "select": "dsv_plugins.study.study",
 }
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "TrainingError",
     "UnknownPluginError",
     "WorkerError",
+    "describe_error",
 ]
 
 
@@ -102,8 +103,8 @@ def one_line(text: str) -> str:
     )
 
 
-def described(error: BaseException) -> str:
-    """An exception's type and message, for a line of ours that reports it."""
+def describe_error(error: BaseException) -> str:
+    """An exception's type and message, on one line."""
     try:
         message = one_line(str(error))
     except Exception:  # a foreign exception may fail even at this
@@ -113,7 +114,7 @@ def described(error: BaseException) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Why something failed: the message of an error of ours, which says all; the type too of any other."""
-    return one_line(str(error)) if isinstance(error, DSVError) else described(error)
+    return one_line(str(error)) if isinstance(error, DSVError) else describe_error(error)
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import EmbeddingError
+from dsv_plugins.types import SEPARABILITY_CAP
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,7 +44,6 @@ VARIANTS: Mapping[str, float] = {"paper": 1.0, "reference": 2.0}
 """What separability is multiplied by before the cap: the paper's reference code halves every distance."""
 
 KERNELS = ("linear", "rbf")
-SEPARABILITY_CAP = 0.5
 MAX_PAIRS = 2**29
 SAMPLE = 8192
 BANDWIDTH_ROWS = 512

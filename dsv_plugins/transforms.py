@@ -1,4 +1,7 @@
-"""Turns transforms of other libraries into augmentations: torchvision v2, kornia, albumentations, any callable."""
+"""Helpers for images and randomness, and transforms of other libraries as augmentations.
+
+`from_transform` takes transforms of torchvision v2, kornia, albumentations, or any callable.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,33 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dsv_plugins.errors import InputError, PluginError
-from dsv_plugins.interfaces import Augmentation
+from dsv_plugins.hooks.interfaces import Augmentation
 
-__all__ = ["from_transform", "global_randomness"]
+__all__ = ["as_float", "best_device", "from_transform", "global_randomness", "resized"]
 
 Layout = Literal["chw", "hwc"]
+
+
+def as_float(images: Tensor) -> Tensor:
+    """The images in floating point from 0 to 1; images that are so already are returned as they are."""
+    return images if images.is_floating_point() else images.float() / 255
+
+
+def resized(images: Tensor, side: int) -> Tensor:
+    """The images in [0, 1], in single precision, `side` pixels high and wide."""
+    images = as_float(images).float()
+    if images.shape[-2:] != (side, side):
+        images = functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+    return images
+
+
+def best_device() -> torch.device:
+    """The accelerator if there is one, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
 
 
 def from_transform(transform: Callable[..., Any], *, layout: Layout = "chw") -> Augmentation:

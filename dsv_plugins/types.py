@@ -17,9 +17,11 @@ from dsv_plugins.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores"]
+__all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores", "candidate_label"]
 
 CONCENTRATED = 0.5
+SEPARABILITY_CAP = 0.5
+"""More separability than this is no better: the text of the paper says so, below the equation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Candidate:
 
     augmentation: str
     params: Mapping[str, object]
-    detector: str = "cutpaste-resnet18"
+    detector: str = ""
     detector_params: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     context: Mapping[str, str] = field(default_factory=dict)
@@ -64,8 +66,16 @@ class Candidate:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
-        return f"{self.augmentation}({params})" if params else self.augmentation
+        return candidate_label(self.augmentation, self.params)
+
+
+def candidate_label(augmentation: str, params: Mapping[str, object]) -> str:
+    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`."""
+    shown = ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for name, value in params.items()
+    )
+    return f"{augmentation}({shown})" if shown else augmentation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +86,7 @@ class Embeddings:
         train: The normal images it was trained on.
         augmented: One augmented copy of each train image.
         test: The unlabelled images.
-        holdout: Normal images kept out of training, where the study has a holdout.
+        holdout: Normal images kept out of training; None if the study keeps none out.
     """
 
     train: Tensor
@@ -89,7 +99,7 @@ class Embeddings:
 class Scores:
     """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`.
 
-    Those of the augmented copies are for people who look at the run: None in runs of before they were kept.
+    Those of the augmented copies are shown in the report; None if the detector cannot score them.
     """
 
     train: Tensor
@@ -103,7 +113,7 @@ class Health:
     """Whether a training got to where the theory of DSV begins.
 
     Attributes:
-        training_accuracy: Share of the last training images told apart correctly; None where that has no meaning.
+        training_accuracy: Share of the last training images told apart correctly; None if that has no meaning.
         concentration: d(train, train) / d(train, augmented). DSV presumes that it is far below one.
     """
 
@@ -114,6 +124,16 @@ class Health:
     def concentrated(self) -> bool:
         """Whether the train embeddings are dense in the sense that the theory of DSV presumes."""
         return self.concentration <= CONCENTRATED
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell a user whose chosen detector this is; None if all is well."""
+        if self.concentrated:
+            return None
+        return (
+            f"the chosen detector has a concentration of {self.concentration:.2f}, and DSV presumes far less than 1: "
+            "its training did not bring the normal images close together; more updates may choose better"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

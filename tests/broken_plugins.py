@@ -31,7 +31,7 @@ from dsv_plugins import (
     SelectorPlugin,
     interfaces,
 )
-from dsv_plugins.records import Plugin
+from dsv_plugins.hooks.records import Plugin
 
 
 def example(interface: type) -> ModuleType:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dsv_plugins.registry import DISABLE_VARIABLE
+from dsv_plugins.hooks.registry import DISABLE_VARIABLE
 
 TINY = {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch_size": 4}
 """Settings with which the built-in detector trains in about a second."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dsv_plugins.bench.aucs import auc_of
 from dsv_plugins.bench.methods import AVERAGE, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
-from dsv_plugins.bench.worth import auc_of
 from dsv_plugins.errors import TrainingError
-from dsv_plugins.registry import Registry
-from dsv_plugins.result import finite_or_none
-from dsv_plugins.selection import choose
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.hooks.search import choose
+from dsv_plugins.study.serialise import finite_or_none
 from dsv_plugins.types import Evaluation
 
 __all__ = ["POOLED", "Cell", "Measured", "measure"]

@@ -14,7 +14,7 @@ from dsv_plugins.bench.cells import POOLED, Cell, Measured
 from dsv_plugins.bench.grouping import grouped
 from dsv_plugins.bench.methods import MAIN
 from dsv_plugins.bench.table import Table
-from dsv_plugins.selection import choose
+from dsv_plugins.hooks.search import choose
 
 __all__ = ["figures_page"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dsv_plugins.errors import PluginError, reason_of
-from dsv_plugins.records import SelectorPlugin
-from dsv_plugins.registry import Registry
-from dsv_plugins.selection import choose
+from dsv_plugins.errors import PluginError
+from dsv_plugins.hooks.records import SelectorPlugin
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.study.judging import judge
 from dsv_plugins.types import Evaluation
 
 __all__ = [
@@ -71,17 +71,10 @@ def losses_of(
     losses, problems = {}, []
     for method in methods:
         try:
-            values = [
-                float(loss)
-                for loss in registry.create(SelectorPlugin, method.selector, method.params).losses(evaluations)
-            ]
-            if len(values) != len(evaluations):
-                raise PluginError(f"it gave {len(values)} losses for {len(evaluations)} candidates")
-            choose(values)
-        except Exception as error:  # a foreign selector may raise anything, and is no reason to lose the others
-            reason = reason_of(error)
-            problems.append(f"no choice by {method.label!r}: {reason}")
+            verdict = judge(registry, method.selector, evaluations, method.params)
+        except PluginError as error:
+            problems.append(f"no choice by {method.label!r}: {error}")
         else:
             # Minus infinity would be the smallest loss, and JSON has no infinity: all of them mean "unusable".
-            losses[method.label] = [loss if math.isfinite(loss) else math.nan for loss in values]
+            losses[method.label] = [loss if math.isfinite(loss) else math.nan for loss in verdict.losses]
     return losses, problems

@@ -14,7 +14,7 @@ from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_tab
 from dsv_plugins.bench.protocol import Outcome
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from dsv_plugins.bench.variations import Varied, variations_table
-from dsv_plugins.store import write_json, write_text
+from dsv_plugins.store.folder import write_json, write_text
 
 __all__ = ["FILES", "described_outcome", "tabulate", "write"]
 

@@ -10,21 +10,20 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from dsv_plugins.bench.aucs import auc_of, labels_of, measure_aucs
 from dsv_plugins.bench.cells import POOLED, Cell, measure
 from dsv_plugins.bench.methods import installed_methods, usable_selectors
-from dsv_plugins.bench.pace import Pace
 from dsv_plugins.bench.tasks import Task
+from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, Varied, vary
-from dsv_plugins.bench.worth import auc_of, keep_worth, labels_of
-from dsv_plugins.dataset import INDEX
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
-from dsv_plugins.evaluate import threads
-from dsv_plugins.observers import Observer
-from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.result import Result
-from dsv_plugins.run import Run
-from dsv_plugins.store import RunFolder
-from dsv_plugins.study import Study
+from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.store.artifacts import has_image_index
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.plan import plan_study
+from dsv_plugins.study.result import Result
+from dsv_plugins.study.study import Study
+from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
 
 __all__ = ["AUGMENTATIONS", "Bench", "Outcome"]
@@ -44,7 +43,7 @@ class Outcome:
     Attributes:
         cells: What was measured: for each task and seed a cell for each augmentation, and one for all together.
         failures: Why a part of it has no cell, by the name of the part.
-        varied: What the choices are worth on changed test sets, where that was asked for.
+        varied: The AUCs of the choices on changed test sets, if any were asked for.
     """
 
     cells: Sequence[Cell]
@@ -134,8 +133,8 @@ class _Work:
         self.failures: dict[str, str] = {}
         self.varied: list[Varied] = []
         for augmentation in bench.augmentations:
-            Run(bench.study(bench.tasks[0], augmentation, 0, registry), Observer())  # refuses wrong settings
-        self.pace = Pace(dict(self._planned()))
+            plan_study(bench.study(bench.tasks[0], augmentation, 0, registry), registry)  # refuses wrong settings
+        self.time_left = TimeLeft(dict(self._planned()))
 
     def measure_task(self, task: Task, seed: int) -> None:
         """Add the cells of one task and seed; what fails is reported, and the rest goes on."""
@@ -144,7 +143,7 @@ class _Work:
             pools = []
             for augmentation in self.bench.augmentations:
                 part = f"{task.name}, {augmentation}, seed {seed}"
-                self.report("; ".join(filter(None, (part, self.pace.time_left()))))
+                self.report("; ".join(filter(None, (part, str(self.time_left)))))
                 with self._going_on(part):
                     pools.append(self._measure(task, augmentation, seed))
             if len(self.bench.augmentations) > 1:
@@ -160,7 +159,7 @@ class _Work:
         self._share_work(study)
         result = self.conduct(study)
         labels = labels_of(result.run)
-        keep_worth(result, labels)
+        measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         evaluations = [result.evaluation(candidate) for candidate in finished]
         notes = [note for note in result.notes if note.startswith("left out")]
@@ -210,11 +209,11 @@ class _Work:
     def _share_work(self, study: Study) -> None:
         """Copy what does not depend on the augmentation from another study of the task: images and shared starts."""
         run = RunFolder(study.folder())
-        if not (run.data / INDEX).exists():
-            for index in run.path.parent.glob(f"*/data/{INDEX}"):
-                shutil.copytree(index.parent, run.data, dirs_exist_ok=True)
-                break
-        for start in run.path.parent.glob("*/shared/[!.]*"):
+        others = [RunFolder(path) for path in run.path.parent.glob("*/") if path != run.path]
+        prepared = next((other.data for other in others if has_image_index(other.data)), None)
+        if prepared is not None and not has_image_index(run.data):
+            shutil.copytree(prepared, run.data, dirs_exist_ok=True)
+        for start in (start for other in others for start in other.shared_starts.glob("[!.]*")):
             if not run.shared_start(start.name).exists():  # its name tells for which settings, seed and images it is
                 shutil.copytree(start, run.shared_start(start.name))
 
@@ -223,7 +222,7 @@ class _Work:
             for augmentation in self.bench.augmentations:
                 for seed in range(self.bench.seeds):
                     study = self.bench.study(task, augmentation, seed, self.registry)
-                    yield study.folder(), len(study.candidates(self.registry, context={}))
+                    yield study.folder(), len(plan_study(study, self.registry).candidates())
                     with contextlib.suppress(DSVError):  # said where it is missed
                         yield _random_study(study, self.registry).folder(), 1
 
@@ -246,7 +245,7 @@ def _random_study(study: Study, registry: Registry) -> Study:
     Raises:
         DSVError: The augmentation has hyperparameters without a range, or does not take ranges.
     """
-    points = [candidate.params for candidate in study.candidates(registry, context={})]
+    points = [candidate.params for candidate in plan_study(study, registry).candidates()]
     ranges: dict[str, list[object]] = {}
     for name in points[0]:
         values = [point[name] for point in points]
@@ -259,5 +258,5 @@ def _random_study(study: Study, registry: Registry) -> Study:
         ranges[name] = [[float(min(numbers)), float(max(numbers))]]
     out = study.folder().with_name(f"{study.folder().name}-random")
     random = replace(study, grid=ranges, selector=SELECTOR, out=out)
-    random.candidates(registry, context={})  # refuses an augmentation that takes no ranges
+    plan_study(random, registry)  # refuses an augmentation that takes no ranges
     return random

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from dsv_plugins.result import finite_or_none
+from dsv_plugins.study.serialise import finite_or_none
 
 __all__ = ["Row", "Table", "as_csv", "as_json", "as_markdown", "as_rich"]
 

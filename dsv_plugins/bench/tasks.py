@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsv_plugins.bench.worth import NORMAL_FOLDER
+from dsv_plugins.bench.aucs import NORMAL_FOLDER
+from dsv_plugins.data.images import find_images, split_folder
 from dsv_plugins.errors import InputError
-from dsv_plugins.images import find_images, split_folder
 
 __all__ = ["Task", "find_tasks"]
 

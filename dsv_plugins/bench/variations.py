@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsv_plugins.bench.aucs import auc_of
 from dsv_plugins.bench.cells import Cell
 from dsv_plugins.bench.grouping import mean
 from dsv_plugins.bench.methods import AVERAGE, SIDELINES, Method, losses_of
 from dsv_plugins.bench.table import Row, Table
-from dsv_plugins.bench.worth import auc_of
-from dsv_plugins.bootstrap import on_rows
-from dsv_plugins.dataset import open_dataset
+from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.errors import InputError
-from dsv_plugins.registry import Registry
-from dsv_plugins.result import Result
-from dsv_plugins.seeds import derived_seed
-from dsv_plugins.selection import choose
-from dsv_plugins.store import RunFolder
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.hooks.search import choose
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.bootstrap import on_rows
+from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation
 
 __all__ = ["FULL", "Variations", "Varied", "variations_table", "vary"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dsv_plugins import Evaluation, SearchPlugin, SearchProblem, hookimpl
-from dsv_plugins.selection import rank
+from dsv_plugins import Evaluation, Search, SearchPlugin, SearchProblem, hookimpl, rank
 
 __all__ = ["Grid", "Halving"]
 
 
-class Grid:
+class Grid(Search):
     """Every point of the grid, with the whole budget."""
 
     def run(self, problem: SearchProblem) -> Mapping[str, Evaluation]:
@@ -19,7 +18,7 @@ class Grid:
         return problem.evaluate(problem.grid(), problem.budget, None)
 
 
-class Halving:
+class Halving(Search):
     """Successive halving: all candidates get a little budget, the better ones more, the best the whole."""
 
     def run(self, problem: SearchProblem) -> Mapping[str, Evaluation]:

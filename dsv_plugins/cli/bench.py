@@ -9,7 +9,8 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
-from dsv_plugins.cli.select import add_training_arguments, conduct, listed, training_settings
+from dsv_plugins.cli.flags import add_study_flags, study_settings
+from dsv_plugins.cli.select import conduct
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError, TrainingError
 
@@ -18,6 +19,10 @@ __all__ = ["add_arguments", "run"]
 EXIT_PARTLY_FAILED = 1
 ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon", "variations")
 """The other tables have a row for every task, and are in the files."""
+DECIDED_HERE = frozenset(
+    {"augmentation", "selector", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
+)
+"""Settings of a study that are not the user's here: every selector judges every candidate."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,39 +31,39 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--augmentations", default="cutout,cutavg,cutdiff,cutpaste", help="the augmentations to compare on, as a,b,c"
     )
-    add_training_arguments(parser)
+    add_study_flags(parser, leave_out=DECIDED_HERE)
     parser.add_argument("--seeds", type=int, default=1, help="how many times everything is trained")
     parser.add_argument(
         "--thin", type=_shares, default=[], help="judge again with anomalies thinned to these shares, as 0.3,0.1,0.05"
     )
     parser.add_argument("--brighten", type=float, help="judge again with brighter normal test images, as 1.05")
-    parser.add_argument("--out", default="dsv-bench", help="where everything goes; the same command goes on from there")
+    parser.add_argument("--out", default="dsv-bench", help="where everything goes; the same command resumes it")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
 
 
 def run(arguments: Namespace) -> int:
-    """Run the benchmark or go on with it, and show its tables."""
+    """Run the benchmark, or resume it, and show its tables."""
     from dsv_plugins.bench.output import FILES, described_outcome, tabulate, write
     from dsv_plugins.bench.protocol import Bench
     from dsv_plugins.bench.table import as_rich
     from dsv_plugins.bench.tasks import find_tasks
     from dsv_plugins.bench.variations import Variations
-    from dsv_plugins.mirror import is_address
+    from dsv_plugins.store.remote_copy import is_address
 
     if is_address(arguments.out):
         raise InputError(f"--out is {arguments.out}; a benchmark needs a folder of this machine")
     progress = Console(stderr=arguments.json)
-    settings = training_settings(arguments)
+    settings = study_settings(arguments, leave_out=DECIDED_HERE)
     bench = Bench(
         tasks=find_tasks([Path(folder) for folder in arguments.folders]),
         out=Path(arguments.out).absolute(),
-        augmentations=listed(arguments.augmentations),
+        augmentations=_listed(arguments.augmentations),
         seeds=arguments.seeds,
         settings=settings,
         variations=Variations(arguments.thin, arguments.brighten),
     )
     outcome = bench.run(
-        conduct=lambda study: conduct(study, as_json=arguments.json),
+        conduct=lambda study: conduct(study, as_json=arguments.json, command=arguments.command_line),
         report=lambda line: progress.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True, highlight=False),
     )
     if not outcome.cells:
@@ -89,9 +94,13 @@ def run(arguments: Namespace) -> int:
     return EXIT_PARTLY_FAILED if outcome.failures else 0
 
 
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _shares(value: object) -> list[float]:
     """The shares: a list in a YAML file, `0.3,0.1` on the command line."""
-    shares = value if isinstance(value, list) else listed(str(value))
+    shares = value if isinstance(value, list) else _listed(str(value))
     try:
         return [float(share) for share in shares]
     except (TypeError, ValueError):

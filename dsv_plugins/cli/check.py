@@ -7,8 +7,8 @@ from rich.table import Table
 
 from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
 from dsv_plugins.errors import InputError
-from dsv_plugins.records import RECORDS, Plugin
-from dsv_plugins.registry import Registry, build_registry
+from dsv_plugins.hooks.records import RECORDS, Plugin
+from dsv_plugins.hooks.registry import Registry, build_registry
 
 __all__ = ["add_arguments", "run"]
 

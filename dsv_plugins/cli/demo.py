@@ -14,8 +14,8 @@ from dsv_plugins.cli.select import conduct, show
 from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
-    from dsv_plugins.bench.worth import Worth
-    from dsv_plugins.result import Result
+    from dsv_plugins.bench.aucs import StudyAUCs
+    from dsv_plugins.study.result import Result
 
 __all__ = ["add_arguments", "run"]
 
@@ -34,16 +34,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the demo, or go on with it."""
+    """Run the demo, or resume it."""
+    from dsv_plugins.bench.aucs import labels_of, measure_aucs
     from dsv_plugins.bench.demo_task import write_demo_task
     from dsv_plugins.bench.methods import usable_selectors
-    from dsv_plugins.bench.worth import keep_worth, labels_of
-    from dsv_plugins.images import split_folder
-    from dsv_plugins.records import AugmentationPlugin
-    from dsv_plugins.registry import build_registry
-    from dsv_plugins.spaces import grid
-    from dsv_plugins.store import verify
-    from dsv_plugins.study import Study
+    from dsv_plugins.data.images import split_folder
+    from dsv_plugins.hooks.records import AugmentationPlugin
+    from dsv_plugins.hooks.registry import build_registry
+    from dsv_plugins.hooks.spaces import grid
+    from dsv_plugins.store.folder import verify
+    from dsv_plugins.study.study import Study
 
     folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"
     task = folder / "task"
@@ -63,25 +63,23 @@ def run(arguments: Namespace) -> int:
         seed=arguments.seed,
         out=folder / f"run-{arguments.updates}",
     )
-    result = conduct(study, as_json=arguments.json)
-    value = keep_worth(result, labels_of(result.run))
+    result = conduct(study, as_json=arguments.json, command=arguments.command_line)
+    aucs = measure_aucs(result, labels_of(result.run))
     report = write_report(result.run)
     terminal = Terminal()
     if arguments.json:
-        terminal.print_json_object(
-            {**result.as_json(), "report": str(report) if report else None, "auc": asdict(value)}
-        )
+        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": asdict(aucs)})
         return 0
-    show(result, as_json=False, report=report, aucs=value.candidates)
-    _show_worth(result, value, terminal)
+    show(result, as_json=False, report=report)
+    _show_aucs(result, aucs, terminal)
     terminal.print(literal(f"the images are in {task}"), soft_wrap=True)
     return 0
 
 
-def _show_worth(result: Result, value: Worth, terminal: Terminal) -> None:
-    terminal.print("\nwhat the choices are worth, since the labels of this task are known:")
+def _show_aucs(result: Result, aucs: StudyAUCs, terminal: Terminal) -> None:
+    terminal.print("\nthe AUC of each choice, since the labels of this task are known:")
     table = Table("selector", "chooses", "AUC", box=None, pad_edge=False)
-    for name, auc in sorted(value.chosen.items(), key=lambda item: -item[1]):
+    for name, auc in sorted(aucs.chosen.items(), key=lambda item: -item[1]):
         table.add_row(name, str(result.selected[name].candidate), f"{auc:.3f}")
     terminal.print(table)
-    terminal.print(f"best candidate {value.best:.3f}, mean {value.mean:.3f}, worst {value.worst:.3f}")
+    terminal.print(f"best candidate {aucs.best:.3f}, mean {aucs.mean:.3f}, worst {aucs.worst:.3f}")

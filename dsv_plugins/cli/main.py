@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli import bench, check, demo, plugins, report, score, select
 from dsv_plugins.cli.terminal import Terminal
-from dsv_plugins.errors import DSVError, described, one_line
+from dsv_plugins.errors import DSVError, describe_error, one_line
 
 __all__ = ["main"]
 
@@ -46,9 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 the work failed, 2 the call was wrong."""
     terminal = Terminal()
     try:
+        given = list(sys.argv[1:] if argv is None else argv)
         parser, runs = _build_parser()
-        arguments = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
-        return _run(arguments.command, runs[arguments.command], arguments[arguments.command])
+        arguments = parser.parse_args(given)
+        own = arguments[arguments.command]
+        own.command_line = shlex.join(["dsv", *given])
+        return _run(arguments.command, runs[arguments.command], own)
     finally:
         terminal.flush()
 
@@ -65,7 +69,7 @@ def _run(command: str, run: Callable[[Namespace], int], arguments: Namespace) ->
         if isinstance(error, DSVError):
             print(f"dsv {command}: {one_line(str(error))}", file=sys.stderr)
             return error.exit_code
-        print(f"dsv {command}: unexpected {described(error)}; add --debug to see where", file=sys.stderr)
+        print(f"dsv {command}: unexpected {describe_error(error)}; add --debug to see where", file=sys.stderr)
         return EXIT_FAILED
 
 

@@ -7,9 +7,9 @@ from rich.console import Group
 from rich.table import Table
 
 from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
-from dsv_plugins.records import RECORDS
-from dsv_plugins.registry import Registry, build_registry
-from dsv_plugins.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.hooks.records import RECORDS
+from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
 
 __all__ = ["add_arguments", "describe_space", "run"]
 

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
-    from dsv_plugins.interfaces import DetectorEncoder
+    from dsv_plugins.hooks.interfaces import DetectorEncoder
 
 __all__ = ["add_arguments", "run"]
 
@@ -26,25 +26,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("run", help="the run folder of `dsv select`")
     parser.add_argument("images", nargs="+", help="folders or files to score")
-    parser.add_argument("--skip-bad", action="store_true", help="go on without files that cannot be read")
+    parser.add_argument("--skip-bad", action="store_true", help="leave out files that cannot be read")
     parser.add_argument("--json", action="store_true", help="print JSON instead of CSV")
     parser.add_argument("--out", type=str, help="a file to write to, instead of the terminal")
 
 
 def run(arguments: Namespace) -> int:
     """Score the images, and print one line for each."""
-    from dsv_plugins.images import find_images
-    from dsv_plugins.registry import build_registry
-    from dsv_plugins.result import load_model
-    from dsv_plugins.store import RunFolder, read_json
+    from dsv_plugins.data.images import find_images
+    from dsv_plugins.hooks.registry import build_registry
+    from dsv_plugins.study.model import load_model
 
     folder = Path(arguments.run)
     given = [Path(name) for name in arguments.images]
     files = [file for path in given for file in ([path] if path.is_file() else find_images(path))]
     if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
         raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
-    detector = load_model(folder, build_registry())
-    size = read_json(RunFolder(folder).model / "model.json")["image_size"]
+    detector, size = load_model(folder, build_registry())
     scores = list(_scores(detector, files, size, skip_bad=arguments.skip_bad))  # all, or nothing is written
     with Path(arguments.out).open("w", newline="") if arguments.out else nullcontext(sys.stdout) as target:
         if arguments.json:
@@ -63,7 +61,7 @@ def _scores(
     import numpy as np
     import torch
 
-    from dsv_plugins.images import decode
+    from dsv_plugins.data.images import decode
 
     for start in range(0, len(files), BATCH):
         decoded = []
@@ -72,7 +70,7 @@ def _scores(
                 decoded.append((file, decode(file, size)))
             except InputError as error:
                 if not skip_bad:
-                    raise InputError(f"{error}; remove it, or go on without such files with --skip-bad") from error
+                    raise InputError(f"{error}; remove it, or leave such files out with --skip-bad") from error
                 print(f"left out: {error}", file=sys.stderr)
         if decoded:
             pixels = torch.from_numpy(np.stack([image for _, image in decoded]))

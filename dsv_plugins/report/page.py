@@ -13,12 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from dsv_plugins.errors import StoreError
 from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import Limits, details
 from dsv_plugins.report.reading import read_run
-from dsv_plugins.report.summary import agreement, answer, worth
-from dsv_plugins.store import RunFolder
+from dsv_plugins.report.summary import agreement, answer, pool_aucs
+from dsv_plugins.store.folder import RunFolder, write_text
 
 __all__ = ["build_report"]
 
@@ -28,7 +27,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
 
     Args:
         run: The run folder of a finished study.
-        target: Where to write the page; `report.html` in the run folder where None.
+        target: Where to write the page; `report.html` in the run folder if None.
 
     Returns:
         Where the page is.
@@ -48,7 +47,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         run=record,
         answer=answer(record),
         agreement=agreement(record),
-        worth=worth(record),
+        aucs=pool_aucs(record),
         titles=[figure.layout.title.text for figure in figures],
         limits=limits.told(record),
         films=content.pop("films"),
@@ -58,12 +57,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         data=Markup(_embedded(content)),  # noqa: S704 — no `<` is left in it
     )
     target = RunFolder(run).report if target is None else target
-    try:
-        partial = target.with_name(f".{target.name}.partial")
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written ({error.strerror}); give another --out") from error
+    write_text(target, page)
     return target
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from dsv_plugins.errors import StoreError
-from dsv_plugins.store import EVALUATION, PREVIEW, RunFolder, read_json
-from dsv_plugins.types import Health
+from dsv_plugins.store.artifacts import (
+    EvaluationFolder,
+    open_images,
+    read_aucs,
+    read_image_index,
+    read_selection,
+    read_study,
+)
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.journal import Journal
+from dsv_plugins.types import Health, candidate_label
 
 __all__ = ["Array", "CandidateRecord", "RunRecord", "read_run"]
 
@@ -37,7 +42,7 @@ class CandidateRecord:
         reason: Why it failed.
         losses: Its loss for each selector; None where that is not finite.
         seconds: How long it took, where the journal tells.
-        folder: Where its arrays are; None where it failed.
+        folder: Where its arrays are; None if it failed.
         health: Whether its training got to where the theory of DSV begins.
         measures: Its discordance and separability.
         curve: Its training loss after updates.
@@ -50,7 +55,7 @@ class CandidateRecord:
     reason: str
     losses: Mapping[str, float | None]
     seconds: float | None = None
-    folder: Path | None = None
+    folder: EvaluationFolder | None = None
     health: Health | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[tuple[int, float]] = ()
@@ -58,24 +63,16 @@ class CandidateRecord:
     @property
     def label(self) -> str:
         """The candidate in words."""
-        params = ", ".join(
-            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in self.params.items()
-        )
-        return f"{self.augmentation}({params})"
+        return candidate_label(self.augmentation, self.params)
 
     def arrays(self) -> dict[str, Array]:
         """Embeddings and scores, as `embeddings.train` and so on."""
         assert self.folder is not None
-        file = self.folder / f"{EVALUATION}.safetensors"
-        try:
-            return load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise StoreError(f"{file} cannot be read ({error})") from error
+        return self.folder.arrays()
 
     def preview(self) -> Array | None:
-        """A few train images under its augmentation; None in a run of before they were kept."""
-        file = None if self.folder is None else self.folder / PREVIEW
-        return np.load(file, allow_pickle=False) if file is not None and file.exists() else None
+        """A few train images under its augmentation; None if it failed."""
+        return None if self.folder is None else self.folder.preview()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +122,7 @@ class RunRecord:
 
     def test_images(self) -> Array:
         """The test images, memory-mapped."""
-        file = self.path / "data" / "test.npy"
-        try:
-            return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{file} cannot be read ({error})") from error
+        return open_images(RunFolder(self.path).data, "test")
 
 
 def read_run(path: Path) -> RunRecord:
@@ -139,16 +132,10 @@ def read_run(path: Path) -> RunRecord:
         StoreError: It is no run folder, the study has not selected yet, or a file of it is damaged.
     """
     folder = RunFolder(path)
-    if not folder.study.exists():
-        raise StoreError(f"{path} is no run folder; give the folder that `dsv select` printed")
-    if not folder.selection.exists():
-        raise StoreError(f"{path} has no selection yet; finish the study with the same `dsv select` first")
-    study, selection = read_json(folder.study), read_json(folder.selection)
-    if "candidates" not in selection:
-        raise StoreError(f"{path} is of an earlier version; run the same `dsv select` again, which trains nothing anew")
-    events = folder.events()
-    seconds = {event["candidate"]: event["seconds"] for event in events if event["event"] == "finished"}
-    commands = [event["command"] for event in events if event.get("command")]
+    selection = read_selection(folder)
+    study, journal = read_study(folder), Journal(folder.journal)
+    seconds = journal.seconds()
+    commands = [event["command"] for event in journal.events() if event.get("command")]
     return RunRecord(
         path=folder.path,
         candidates=[
@@ -158,10 +145,10 @@ def read_run(path: Path) -> RunRecord:
         selected={name: choice["id"] for name, choice in selection["selected"].items()},
         confidence=selection["confidence"],
         warnings=selection.get("warnings", []),
-        aucs=read_json(folder.worth)["candidates"] if folder.worth.exists() else {},
+        aucs=read_aucs(folder),
         detector=study["identity"]["detector"],
         command=commands[0] if commands else "",
-        test_files=read_json(folder.data / "images.json")["files"]["test"],
+        test_files=read_image_index(folder.data).files["test"],
     )
 
 
@@ -179,14 +166,14 @@ def _candidate(
         losses=losses,
         seconds=seconds,
     )
-    folder = run.candidate(entry["id"], entry["updates"])
-    if entry["status"] == "failed" or not folder.is_dir():
+    folder = EvaluationFolder(run.candidate(entry["id"], entry["updates"]))
+    if entry["status"] == "failed" or not folder.path.is_dir():
         return known
-    record = read_json(folder / f"{EVALUATION}.json")
+    record = folder.record()
     return replace(
         known,
         folder=folder,
         health=Health(**record["health"]),
-        measures=record.get("measures", {}),
+        measures=record["measures"],
         curve=record["curve"],
     )

@@ -11,7 +11,7 @@ from scipy.stats import kendalltau
 
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 
-__all__ = ["Agreement", "Answer", "Worth", "agreement", "answer", "worth"]
+__all__ = ["Agreement", "Answer", "PoolAUCs", "agreement", "answer", "pool_aucs"]
 
 CLEAR, LIKELY = 0.9, 0.6
 
@@ -52,7 +52,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class PoolAUCs:
     """The AUCs, where labels are known: of each selector's choice, best first, and of the pool."""
 
     chosen: list[tuple[str, CandidateRecord, float]]
@@ -91,13 +91,13 @@ def agreement(run: RunRecord) -> Agreement:
     return Agreement(run.selectors, tau)
 
 
-def worth(run: RunRecord) -> Worth | None:
-    """What the choices are worth; None where no labels are known."""
+def pool_aucs(run: RunRecord) -> PoolAUCs | None:
+    """The AUC of each selector's choice, and of the pool; None if no labels are known."""
     if not all(choice in run.aucs for choice in run.selected.values()):  # or a later selection chose among others
         return None
     chosen = [(name, run.by_id(choice), run.aucs[choice]) for name, choice in run.selected.items()]
     values = list(run.aucs.values())
-    return Worth(sorted(chosen, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
+    return PoolAUCs(sorted(chosen, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
 
 
 def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
@@ -110,13 +110,9 @@ def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
 
 
 def _warnings(run: RunRecord) -> list[str]:
-    warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in run.warnings]
     health = run.chosen.health
-    if health is not None and not health.concentrated:
-        warnings.append(
-            f"The chosen detector has a concentration of {health.concentration:.2f}, where DSV presumes far less "
-            "than 1: its training did not bring the normal images close together. More updates may choose better."
-        )
+    found = [*run.warnings, *([health.warning] if health is not None and health.warning else [])]
+    warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in found]
     places = [candidate.id for candidate in run.candidates if candidate.status == "finished"]
     if len(places) > 2 and run.chosen.id in (places[0], places[-1]) and len(run.chosen.params) == 1:
         warnings.append("The choice lies at the edge of the grid; a wider grid may hold a better one.")

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from dsv_plugins.interfaces import Augmentation
-from dsv_plugins.spaces import grid
+from dsv_plugins.errors import describe_error
+from dsv_plugins.hooks.interfaces import Augmentation
+from dsv_plugins.hooks.spaces import grid
 from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,
     Suite,
     demand,
-    described,
     has_all_methods,
     has_sound_record,
 )
@@ -33,7 +33,6 @@ ROUNDING = 1e-6
 
 
 class _Subject(Subject[Augmentation]):
-    interface = Augmentation
     methods = ("__call__",)
 
     def points(self) -> list[dict[str, object]]:
@@ -134,7 +133,7 @@ def works_at_every_point(subject: _Subject) -> None:
         try:
             _demand_sound(subject.augment(images, point=point), images)
         except Exception as error:
-            reason = str(error) if isinstance(error, AssertionError) else described(error)
+            reason = str(error) if isinstance(error, AssertionError) else describe_error(error)
             raise AssertionError(f"at {point}: {reason}") from error
 
 

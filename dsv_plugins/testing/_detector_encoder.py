@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from dsv_plugins.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder
 from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,
@@ -64,10 +64,6 @@ class _Training:
 
 
 class _Subject(Subject[DetectorEncoder]):
-    interface = DetectorEncoder
-    methods = ("fit", "encode", "encode_augmented", "score", "save", "load")
-    inherited = ("encode_augmented",)
-
     @cached_property
     def training(self) -> _Training:
         """The one training that most checks look at."""
@@ -210,11 +206,10 @@ def loads_what_it_saved(subject: _Subject) -> None:
 
 def starts_alike(subject: _Subject) -> None:
     """A detector with `shared_updates` ends the same, whether it made its shared start itself or loaded it."""
-    if not getattr(subject.build(), "shared_updates", 0):
+    first = subject.build()
+    if not first.shared_updates:
         return
     images = _normal_images()
-    first: Any = subject.build()
-    demand(hasattr(first, "fit_shared_start"), "has shared_updates and no method fit_shared_start")
     first.fit_shared_start(images, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         first.save(Path(folder))

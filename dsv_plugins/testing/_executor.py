@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dsv_plugins.interfaces import Executor, Outcome
+from dsv_plugins.hooks.interfaces import Executor, Outcome
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 
 __all__ = ["SUITE"]
@@ -14,9 +14,7 @@ JOBS = (5, 0, 3, 8)
 BAD_JOB = 3
 
 
-class _Subject(Subject[Executor]):
-    interface = Executor
-    methods = ("run",)
+_Subject = Subject[Executor]
 
 
 def returns_one_outcome_for_each_job(subject: _Subject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from dsv_plugins.observers import Observer
+from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_sound_record
 from dsv_plugins.types import Candidate
 
@@ -14,9 +14,7 @@ __all__ = ["SUITE"]
 CANDIDATE = Candidate("cutout", {"patch_size": 0.1})
 
 
-class _Subject(Subject[Observer]):
-    interface = Observer
-    methods = ()
+_Subject = Subject[Observer]
 
 
 def is_an_observer(subject: _Subject) -> None:

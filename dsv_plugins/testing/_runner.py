@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsv_plugins.errors import ConformanceError, InputError
-from dsv_plugins.records import (
+from dsv_plugins.errors import ConformanceError, InputError, describe_error
+from dsv_plugins.hooks.records import (
     RECORDS,
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -19,7 +19,7 @@ from dsv_plugins.records import (
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.testing._suite import Suite, described
+from dsv_plugins.testing._suite import Suite
 
 if TYPE_CHECKING:
     import pytest
@@ -173,7 +173,7 @@ def _run(name: str, check: Callable[[], None], expected: str | None) -> CheckRes
     except AssertionError as error:
         reason = str(error) or "an assertion failed"
     except (Exception, SystemExit) as error:  # whatever a plugin does, the other checks go on
-        reason = described(error)
+        reason = describe_error(error)
     else:
         if expected is None:
             return CheckResult(name, "passed")

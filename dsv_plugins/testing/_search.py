@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from dsv_plugins.records import SearchPlugin
-from dsv_plugins.search import Rungs, Search, SearchProblem
-from dsv_plugins.spaces import Range, Space, Values
+from dsv_plugins.hooks.records import SearchPlugin
+from dsv_plugins.hooks.search import Rungs, Search, SearchProblem
+from dsv_plugins.hooks.spaces import Range, Space, Values
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Scores
 
@@ -50,9 +50,6 @@ class _Trainer:
 
 
 class _Subject(Subject[Search]):
-    interface = Search
-    methods = ("run",)
-
     def search(self, trainer: _Trainer, budget: int | None = BUDGET) -> Mapping[str, Evaluation]:
         """Let a new object search with that trainer."""
         with tempfile.TemporaryDirectory() as folder:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import DSVError
-from dsv_plugins.interfaces import Selector
-from dsv_plugins.records import SelectorPlugin
+from dsv_plugins.hooks.interfaces import Selector
+from dsv_plugins.hooks.records import SelectorPlugin
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 from dsv_plugins.transforms import global_randomness
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
@@ -28,7 +28,6 @@ Sets = TypeVar("Sets", Embeddings, Scores)
 
 
 class _Subject(Subject[Selector]):
-    interface = Selector
     methods = ("losses",)
 
     def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:

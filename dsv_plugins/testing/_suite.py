@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.records import Plugin, record_problems
+from dsv_plugins.hooks.records import Plugin, record_problems
 
 __all__ = [
     "Subject",
     "Suite",
     "demand",
-    "described",
     "has_all_methods",
     "has_sound_record",
 ]
@@ -25,10 +24,8 @@ AnySubject = TypeVar("AnySubject", bound="Subject[Any]")
 class Subject(Generic[Product]):
     """The plugin that a suite looks at; what is costly to make is made once and shared by the checks."""
 
-    interface: ClassVar[type]
-    methods: ClassVar[tuple[str, ...]]
-    inherited: ClassVar[tuple[str, ...]] = ()
-    """Methods for which the interface itself has an implementation."""
+    methods: ClassVar[tuple[str, ...]] = ()
+    """Those of a protocol, which Python does not enforce as it does those of a base class."""
 
     def __init__(self, record: Plugin[Product]) -> None:
         self.record = record
@@ -58,17 +55,13 @@ def has_sound_record(subject: Subject[Any]) -> None:
 
 
 def has_all_methods(subject: Subject[Any]) -> None:
-    """The factory builds an object that has every method of the interface."""
-    built = subject.build()
-    kind, interface = type(built), subject.interface
-    missing = [
-        method
-        for method in subject.methods
-        if not callable(getattr(built, method, None))
-        # A class derived from the interface inherits the empty bodies of those that it forgot.
-        or (method not in subject.inherited and getattr(kind, method, None) is getattr(interface, method))
-    ]
-    demand(not missing, f"the factory built an object of class {kind.__name__}, which has no {', '.join(missing)}")
+    """The factory builds an object of the right class, with every method."""
+    built, product = subject.build(), subject.record.product
+    described = f"the factory built an object of class {type(built).__name__}, which"
+    demand(isinstance(built, product), f"{described} is no {product.__name__}; derive it from that class")
+    # A class derived from a protocol inherits the empty bodies of the methods that it forgot.
+    missing = [method for method in subject.methods if getattr(type(built), method, None) is getattr(product, method)]
+    demand(not missing, f"{described} has no {', '.join(missing)}")
 
 
 def demand(condition: bool, message: str) -> None:
@@ -76,9 +69,3 @@ def demand(condition: bool, message: str) -> None:
     __tracebackhide__ = True
     if not condition:
         raise AssertionError(message)
-
-
-def described(error: BaseException) -> str:
-    """An exception in one line."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

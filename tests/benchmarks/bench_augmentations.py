@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from dsv_plugins.builtin.augmentations import CutAvg, CutDiff, CutOut, CutPaste
-from dsv_plugins.builtin.colour import jitter_colours
+from dsv_plugins.builtin.augmentations.colour import jitter_colours
+from dsv_plugins.builtin.augmentations.hook import CutAvg, CutDiff, CutOut, CutPaste
 
 PATCH_SIZES = (0.02, 0.64)
 STEP = "ResNet18 step"

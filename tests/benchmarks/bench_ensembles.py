@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from dsv_plugins.study.ranks import shares_below
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins import SelectorPlugin, build_registry
-from dsv_plugins.bench.worth import auc_of, labels_of
-from dsv_plugins.evaluate import load_evaluation
-from dsv_plugins.ranks import shares_below
-from dsv_plugins.selection import rank
+from dsv_plugins.bench.aucs import auc_of, labels_of
+from dsv_plugins.hooks.search import rank
+from dsv_plugins.training.evaluate import load_evaluation
 
 COUNTS = (1, 2, 3, 5, 9)
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from dsv_plugins.study.ranks import auroc
 from scipy.stats import norm
-
-from dsv_plugins.ranks import auroc
 
 NORMALS = (20, 50, 100, 200, 500)
 SHARES = (0.02, 0.05, 0.1, 0.3, 0.7)

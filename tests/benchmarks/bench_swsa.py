@@ -17,11 +17,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins import AugmentationPlugin, build_registry
+from dsv_plugins.bench.aucs import auc_of, labels_of
 from dsv_plugins.bench.protocol import AUGMENTATIONS
-from dsv_plugins.bench.worth import auc_of, labels_of
-from dsv_plugins.dataset import open_dataset
-from dsv_plugins.evaluate import DETECTOR, load_evaluation, make_detector
-from dsv_plugins.images import as_float
+from dsv_plugins.data.dataset import open_dataset
+from dsv_plugins.data.images import as_float
+from dsv_plugins.training.evaluate import DETECTOR, load_evaluation, make_detector
 
 SIZES = (0.0025, 0.64)
 

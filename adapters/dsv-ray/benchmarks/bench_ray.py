@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from dsv_plugins import Candidate, ExecutorPlugin, build_registry
-from dsv_plugins.dataset import prepare
-from dsv_plugins.evaluate import Job, work
-from dsv_plugins.store import RunFolder
+from dsv_plugins.data.dataset import prepare
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.training.job import Job
 
 ENGINES = ("processes", "ray")
 SMALL = {"image_size": 16, "width": 1, "updates": 1, "batch_size": 2}
@@ -70,7 +70,7 @@ def timed(executor: object, jobs: list[Job]) -> tuple[float, float]:
     """The seconds of all jobs together, and those that the work itself took."""
     again = [replace(job, candidate=replace(job.candidate, seed=time.time_ns() % 2**31)) for job in jobs]
     started = time.monotonic()
-    outcomes = list(executor.run(work, again))  # type: ignore[attr-defined]
+    outcomes = list(executor.run(train_candidate, again))  # type: ignore[attr-defined]
     whole = time.monotonic() - started
     for outcome in outcomes:
         if outcome.error is not None:

@@ -19,7 +19,7 @@ from conftest import Cluster, install
 from quick_plugins import MARKS, marks, wait_until
 
 from dsv_plugins import ExecutorPlugin, Observer, Study, build_registry
-from dsv_plugins.search import Rungs
+from dsv_plugins.hooks.search import Rungs
 from dsv_plugins.testing import parametrize_with_checks
 
 SIZES = {0.1, 0.2, 0.3, 0.4}

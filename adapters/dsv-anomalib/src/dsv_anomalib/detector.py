@@ -14,7 +14,6 @@ from anomalib.models.components import AnomalibModule
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional
 from torchvision.transforms.v2 import Compose, Normalize
 
 from dsv_anomalib.augmentations import FeatureSynthesis, Synthesiser
@@ -22,7 +21,8 @@ from dsv_anomalib.data import preprocessed
 from dsv_anomalib.entries import Entry, Pooling, Tap
 from dsv_anomalib.training import train
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
-from dsv_plugins.transforms import global_randomness
+from dsv_plugins.errors import describe_error
+from dsv_plugins.transforms import best_device, global_randomness, resized
 
 __all__ = ["AnomalibDetector", "pooled"]
 
@@ -50,6 +50,9 @@ class AnomalibDetector(DetectorEncoder):
     Raises:
         ValueError: A setting is wrong.
     """
+
+    image_size: int
+    updates: int
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class AnomalibDetector(DetectorEncoder):
         progress: Progress | None = None,
     ) -> None:
         """Train a new module; a training of anomalib cannot go on where an earlier one stopped."""
-        device = _best_device()
+        device = best_device()
         with global_randomness(device) as seed_all:
             seed_all(seed)
             module = self.build(**COMPONENTS_OFF)
@@ -169,7 +172,7 @@ class AnomalibDetector(DetectorEncoder):
         with global_randomness():
             module = self.build(**COMPONENTS_OFF, **self.entry.weights_off)
         module.model.load_state_dict(tensors)
-        self._module = module.to(_best_device()).eval()
+        self._module = module.to(best_device()).eval()
 
     @property
     def module(self) -> AnomalibModule:
@@ -195,9 +198,8 @@ class AnomalibDetector(DetectorEncoder):
         try:
             return make(**{"pre_processor": pre_processor, **self.model_params, **overrides})
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
             needs = f"; it needs {entry.weights}" if entry.weights else ""
-            raise InputError(f"{entry.name} could not be made ({reason:.200}){needs}") from error
+            raise InputError(f"{entry.name} could not be made ({describe_error(error)}){needs}") from error
 
     def install(self, module: AnomalibModule, augmentation: Augmentation) -> None:
         """Have a module make its pseudo-anomalies by an augmentation.
@@ -242,12 +244,7 @@ class AnomalibDetector(DetectorEncoder):
 
     def _sized(self, images: Tensor) -> Tensor:
         """The images in [0, 1], in colour and of the model's size, so that augmentations see what the model sees."""
-        pixels = images if images.is_floating_point() else images.float() / 255
-        pixels = pixels.float().expand(-1, 3, -1, -1)
-        side = self.image_size
-        if pixels.shape[-2:] != (side, side):
-            pixels = functional.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True)
-        return pixels
+        return resized(images, self.image_size).expand(-1, 3, -1, -1)
 
 
 def pooled(features: Tensor | Sequence[Tensor], pooling: Pooling) -> Tensor:
@@ -288,8 +285,3 @@ def _set(module: AnomalibModule, path: str, value: object) -> None:
     if not hasattr(owner, name):
         raise InputError(f"{type(module).__name__} has no attribute {path}; is this version of anomalib supported?")
     setattr(owner, name, value)
-
-
-def _best_device() -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return accelerator or torch.device("cpu")

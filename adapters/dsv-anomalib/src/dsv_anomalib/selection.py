@@ -29,6 +29,8 @@ from dsv_plugins import select as select_images
 
 __all__ = ["Model", "Selected", "select"]
 
+DEFAULT_IMAGE_SIZE = 256
+
 Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
 """A name, a class, an entry, or a function that makes a module."""
 
@@ -92,7 +94,7 @@ def select(
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
-    train, test = images_of(datamodule, int(made.image_size))  # type: ignore[attr-defined]  # both detectors have it
+    train, test = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
     result = select_images(
         train,
         test,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dsv_plugins import Evaluation, SearchPlugin, SearchProblem, hookimpl
+from dsv_plugins import Evaluation, Search, SearchPlugin, SearchProblem, hookimpl
 
 __all__ = ["OptunaSearch"]
 
@@ -13,7 +13,7 @@ PRUNERS = ("median", "halving", "none")
 
 
 @dataclass(frozen=True)
-class OptunaSearch:
+class OptunaSearch(Search):
     """Candidates that Optuna's TPE sampler proposes, from all ranges and augmentations together.
 
     Attributes:
@@ -39,10 +39,10 @@ class OptunaSearch:
             raise ValueError(f"pruner is {self.pruner!r}; give one of {', '.join(PRUNERS)}")
 
     def run(self, problem: SearchProblem) -> Mapping[str, Evaluation]:
-        """Ask for candidates, and tell how they did, until there are enough."""
-        from dsv_optuna.asking import Asking
+        """Ask Optuna for candidates and report their losses to it, until there are enough trials."""
+        from dsv_optuna.trials import Trials
 
-        return Asking(self, problem).run()
+        return Trials(self, problem).run()
 
 
 @hookimpl

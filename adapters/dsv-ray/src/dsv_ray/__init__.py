@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from dsv_plugins import ExecutorPlugin, Outcome, hookimpl
+from dsv_plugins import Executor, ExecutorPlugin, Outcome, hookimpl
 
 if TYPE_CHECKING:
     from dsv_ray.engine import Engine
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class RayExecutor:
+class RayExecutor(Executor):
     """Several jobs at once, each a task of Ray: on this machine, or on a cluster.
 
     Attributes:

@@ -16,10 +16,9 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from dsv_plugins import InputError, Outcome, TrainingError, WorkerError
-from dsv_plugins.carrying import Carrier, Parcel, PortableJob
-from dsv_plugins.errors import described
-from dsv_plugins.evaluate import Job
-from dsv_ray.desk import heard_at, open_desk
+from dsv_plugins.errors import describe_error
+from dsv_plugins.training.remote import Job, PortableJob, RemoteJobs, RemoteResult
+from dsv_ray.messages import open_mailbox, read_messages
 
 if TYPE_CHECKING:
     from dsv_ray import RayExecutor
@@ -41,8 +40,8 @@ class Engine:
     def __init__(self, settings: RayExecutor) -> None:
         self._settings = settings
         _connect(settings)
-        self._carrier: Carrier[ray.ObjectRef[Any]] = Carrier(ray.put)
-        self._desk = open_desk()
+        self._remote: RemoteJobs[ray.ObjectRef[Any]] = RemoteJobs(ray.put)
+        self._mailbox = open_mailbox()
         self._numbers = itertools.count()
 
     def run(self, work: Callable[[Any], Value], jobs: Sequence[Any]) -> Iterator[Outcome[Value]]:
@@ -52,21 +51,21 @@ class Engine:
             num_gpus=_gpus(self._settings.num_gpus),
             max_retries=self._settings.retries,
         )
-        numbers = [next(self._numbers) for _ in jobs]  # the desk hears of every round, and must not mix them up
+        numbers = [next(self._numbers) for _ in jobs]  # the mailbox serves every round, and must not mix them up
         waiting = deque(range(len(jobs)))
         running: dict[ray.ObjectRef[Any], int] = {}
         try:
-            with self._carrier:
+            with self._remote:
                 while waiting or running:
                     while waiting and len(running) < (self._settings.workers or len(jobs)):
                         index = waiting.popleft()
                         packed = self._packed(jobs[index])
-                        running[task.remote(self._desk, numbers[index], work, *packed)] = index
+                        running[task.remote(self._mailbox, numbers[index], work, *packed)] = index
                     ended, _ = ray.wait([*running], timeout=POLL_SECONDS)
-                    begun, progress = heard_at(self._desk)
+                    begun, progress = read_messages(self._mailbox)
                     for index in running.values():
                         if numbers[index] in progress:
-                            self._carrier.show(jobs[index], *progress[numbers[index]])
+                            self._remote.show_progress(jobs[index], *progress[numbers[index]])
                     for reference in ended:
                         index = running.pop(reference)
                         yield self._outcome(index, jobs[index], reference, begun.get(numbers[index], ()))
@@ -75,14 +74,14 @@ class Engine:
                 ray.cancel(reference, force=True)
 
     def _packed(self, job: Any) -> tuple[Any, ray.ObjectRef[Any] | None]:
-        return self._carrier.pack(job) if isinstance(job, Job) else (job, None)
+        return self._remote.pack(job) if isinstance(job, Job) else (job, None)
 
     def _outcome(self, index: int, job: Any, reference: ray.ObjectRef[Any], places: Sequence[str]) -> Outcome[Any]:
         note = ""
         if len(places) > 1:
             note = f"begun {len(places)} times, since a worker or its node died; on {', then on '.join(places)}"
         try:
-            return Outcome(index, self._carrier.unpack(job, ray.get(reference)), note=note)
+            return Outcome(index, self._remote.unpack(job, ray.get(reference)), note=note)
         except RayTaskError as error:  # the work raised
             return Outcome(index, error=error.cause or TrainingError(str(error)), note=note)
         except RayError as error:
@@ -92,13 +91,13 @@ class Engine:
 
 
 @ray.remote
-def _perform(desk: Any, number: int, work: Callable[[Any], Value], job: Any, images: Any) -> Parcel[Value]:
+def _perform(mailbox: Any, number: int, work: Callable[[Any], Value], job: Any, images: Any) -> RemoteResult[Value]:
     """Do one job on a worker."""
-    with contextlib.suppress(RayActorError):  # without the desk the work is as good
-        ray.get(desk.begin.remote(number, f"{socket.gethostname()} (process {os.getpid()})"))
+    with contextlib.suppress(RayActorError):  # without the mailbox the work is as good
+        ray.get(mailbox.begin.remote(number, f"{socket.gethostname()} (process {os.getpid()})"))
     if not isinstance(job, PortableJob):
-        return Parcel(work(job), {})
-    return job.do(work, images, lambda name, content: desk.tell.remote(number, name, content))
+        return RemoteResult(work(job), {})
+    return job.run(work, images, lambda name, content: mailbox.report.remote(number, name, content))
 
 
 def _connect(settings: RayExecutor) -> None:
@@ -114,10 +113,10 @@ def _connect(settings: RayExecutor) -> None:
     except Exception as error:  # Ray raises all kinds, and a bare one where a machine is too busy to start it in time
         if own:
             raise WorkerError(
-                f"Ray does not start on this machine ({described(error)}); try again when it is less busy"
+                f"Ray does not start on this machine ({describe_error(error)}); try again when it is less busy"
             ) from error
         raise InputError(
-            f"no Ray can be reached at {address!r} ({described(error)}); "
+            f"no Ray can be reached at {address!r} ({describe_error(error)}); "
             "start one with `ray start --head`, or leave the address out for a Ray of this machine"
         ) from error
     wanted, there = settings.num_gpus or 0, _gpus_there()

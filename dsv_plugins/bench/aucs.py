@@ -1,0 +1,72 @@
+"""The AUC of every candidate and of every selector's choice, from labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from dsv_plugins.errors import InputError
+from dsv_plugins.store.artifacts import read_image_index, write_aucs
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.result import Result
+from dsv_plugins.types import Evaluation
+
+__all__ = ["NORMAL_FOLDER", "StudyAUCs", "auc_of", "labels_of", "measure_aucs"]
+
+NORMAL_FOLDER = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyAUCs:
+    """AUCs of a finished study.
+
+    Attributes:
+        candidates: The AUC of each candidate that was trained fully, by its id.
+        chosen: The AUC of each selector's choice, by the selector's name.
+    """
+
+    candidates: Mapping[str, float]
+    chosen: Mapping[str, float]
+
+    @property
+    def best(self) -> float:
+        """The AUC of the best candidate."""
+        return max(self.candidates.values())
+
+    @property
+    def mean(self) -> float:
+        """The mean AUC of the candidates: what a random choice would get on average."""
+        return float(np.mean(list(self.candidates.values())))
+
+    @property
+    def worst(self) -> float:
+        """The AUC of the worst candidate."""
+        return min(self.candidates.values())
+
+
+def labels_of(run: Path) -> list[bool]:
+    """Which test images of a run are anomalous, in the run's order, from the folders they lie in."""
+    files = read_image_index(RunFolder(run).data).files["test"]
+    labels = [Path(file).parent.name != NORMAL_FOLDER for file in files]
+    if len(set(labels)) < 2:
+        raise InputError(f"{run} has test images of one class only; an AUC needs a folder {NORMAL_FOLDER!r} and others")
+    return labels
+
+
+def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
+    """The AUC of a candidate's test scores."""
+    return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
+
+
+def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
+    """The AUCs of a finished study; they are also written into the run folder, for the report."""
+    finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
+    aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
+    chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
+    measured = StudyAUCs(aucs, {name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs})
+    write_aucs(RunFolder(result.run), candidates=measured.candidates, chosen=measured.chosen)
+    return measured

@@ -1,0 +1,1 @@
+"""The augmentations of the paper."""

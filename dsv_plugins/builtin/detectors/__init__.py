@@ -1,0 +1,1 @@
+"""The detectors that learn from augmented images."""

@@ -1,0 +1,121 @@
+"""The training loop: which images are in which batch, and Lightning to drive it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dsv_plugins.seeding import derived_seed
+
+__all__ = ["Batches", "train"]
+
+ORDERS = 3
+"""Sets the orders of the images apart from other draws with the same seed."""
+
+
+def train(module: pl.LightningModule, batches: Batches) -> None:
+    """Let Lightning make one update with each batch, on the best device there is."""
+    cuda = torch.cuda.is_available()
+    # Graphics cards before Ampere only imitate bfloat16, slowly.
+    bfloat16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if bfloat16 else "32-true"
+    # A generator of its own keeps the loader from drawing on the global one.
+    loader = DataLoader(batches, batch_size=None, generator=torch.Generator())
+    with _quiet_lightning(), _torch_flags_kept():
+        trainer = pl.Trainer(
+            accelerator="auto",
+            devices=1,
+            precision=precision,
+            max_steps=len(batches),
+            max_epochs=1,
+            barebones=True,
+            deterministic="warn" if cuda else None,  # a GPU has several kernels for one thing, a CPU does not
+            plugins=LightningEnvironment(),  # one training is one process, also inside a cluster's job
+        )
+        module.train()  # Lightning leaves the mode as it is, and an encoding has set it to evaluation
+        try:
+            with _signals_as_usual():
+                trainer.fit(module, loader)
+        finally:
+            module.trainer = None  # or the images would live as long as the module
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+
+
+class Batches(Dataset[Tensor]):
+    """The batches of the given updates, from an endless stream of epochs, each in an order of its own.
+
+    A batch depends on the seed and the number of its update only, and is full even where there are fewer images.
+    """
+
+    def __init__(self, images: Tensor, batch_size: int, seed: int, updates: range) -> None:
+        self.images = images
+        self.batch_size = batch_size
+        self.updates = updates
+        # One batch lies in two epochs at most unless the epochs are tiny, so few orders need be remembered.
+        self._order = functools.lru_cache(maxsize=2)(functools.partial(_order_of_epoch, len(images), seed))
+
+    def __len__(self) -> int:
+        return len(self.updates)
+
+    def __getitem__(self, index: int) -> Tensor:
+        first = self.updates[index] * self.batch_size
+        places = [divmod(place, len(self.images)) for place in range(first, first + self.batch_size)]
+        return self.images[torch.stack([self._order(epoch)[offset] for epoch, offset in places])]
+
+
+def _order_of_epoch(count: int, seed: int, epoch: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(derived_seed(seed, ORDERS, epoch, count)))
+
+
+@contextlib.contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Lightning's notes on devices and loaders are about choices that are ours, not the user's."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _torch_flags_kept() -> Iterator[None]:
+    """Put back the flags that Lightning sets for the whole process."""
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        torch.backends.cudnn.benchmark = benchmark
+
+
+@contextlib.contextmanager
+def _signals_as_usual() -> Iterator[None]:
+    """Lightning turns an interrupt and a termination into a polite exit; let them be what they are without it."""
+    try:
+        yield
+    except SIGTERMException:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.raise_signal(signal.SIGTERM)
+        raise
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise

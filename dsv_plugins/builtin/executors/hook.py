@@ -1,0 +1,93 @@
+"""The built-in executors: one candidate after the other in this process, or several at once in others."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dsv_plugins import Executor, ExecutorPlugin, Outcome, hookimpl
+
+__all__ = ["Processes", "Serial"]
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+
+ACCELERATOR_DEVICES = ("nvidia*", "dxg", "kfd", "dri/renderD*", "accel*", "davinci*")
+"""Of NVIDIA, of Windows below Linux, of AMD, of Intel and all that draws, of Habana and others, of Ascend."""
+
+
+@dataclass(frozen=True)
+class Serial(Executor):
+    """One job after the other, in this process."""
+
+    def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
+        """Yield the outcomes in the order of the jobs."""
+        for index, job in enumerate(jobs):
+            try:
+                yield Outcome(index, work(job))
+            except Exception as error:
+                yield Outcome(index, error=error)
+
+
+@dataclass(frozen=True)
+class Processes(Executor):
+    """Several jobs at once, each in a process of its own. A process that dies is replaced and its job tried again.
+
+    Attributes:
+        workers: How many processes; None for one on each core, or one alone where they would share a GPU.
+        retries: How often a job whose process died is tried again.
+    """
+
+    workers: int | None = None
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; give a whole number of at least 1")
+
+    @property
+    def parallelism(self) -> int:
+        """How many jobs run at once."""
+        return self.workers or _default_workers()
+
+    def warmed_up(self, prepare: Callable[[], None]) -> AbstractContextManager[None]:
+        """Start the processes, and let each prepare itself meanwhile."""
+        from dsv_plugins.builtin.executors.processes import warmed_up_processes
+
+        return warmed_up_processes(prepare, workers=self.parallelism)
+
+    def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
+        """Yield the outcomes as the jobs end."""
+        from dsv_plugins.builtin.executors.processes import run_in_processes
+
+        return run_in_processes(work, jobs, workers=self.parallelism, retries=self.retries)
+
+
+@hookimpl
+def executor() -> list[ExecutorPlugin]:
+    """This process, or several on this machine."""
+    return [
+        ExecutorPlugin("serial", Serial, "One candidate after the other, in this process"),
+        ExecutorPlugin("processes", Processes, "Several candidates at once, one process each"),
+    ]
+
+
+def _default_workers() -> int:
+    if _has_accelerator_device():
+        import torch
+
+        if torch.accelerator.is_available():
+            return max(1, torch.accelerator.device_count())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _has_accelerator_device() -> bool:
+    """Whether it is worth asking torch, whose import takes seconds: on Linux every accelerator shows as a device."""
+    return sys.platform != "linux" or any(
+        path for pattern in ACCELERATOR_DEVICES for path in Path("/dev").glob(pattern)
+    )

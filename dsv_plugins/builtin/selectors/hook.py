@@ -1,0 +1,40 @@
+"""The built-in selectors: those of the paper, and those past it."""
+
+from __future__ import annotations
+
+from dsv_plugins import SelectorPlugin, hookimpl
+from dsv_plugins.builtin.selectors.paper import (
+    DSV,
+    MMD,
+    STD,
+    Base,
+    Discordance,
+    Hits,
+    ModelCentrality,
+    Select,
+    Separability,
+)
+from dsv_plugins.builtin.selectors.past_paper import PUAUC, Cosine, Energy
+
+__all__ = ["selector"]
+
+
+@hookimpl
+def selector() -> list[SelectorPlugin]:
+    """DSV, its ablations, the paper's baselines, and three that compare train with test."""
+    return [
+        SelectorPlugin("dsv", DSV, "Discordance and surrogate separability (Yoo et al. 2023)", judges_alone=True),
+        SelectorPlugin("discordance", Discordance, "The first half of DSV", judges_alone=True),
+        SelectorPlugin("separability", Separability, "The second half of DSV", judges_alone=True),
+        SelectorPlugin("base", Base, "Mean distance between train or augmented and test", judges_alone=True),
+        SelectorPlugin("mmd", MMD, "Maximum mean discrepancy between the same", judges_alone=True),
+        SelectorPlugin("std", STD, "Spread of the distances between the same", judges_alone=True),
+        SelectorPlugin("mc", ModelCentrality, "Agreement of the candidates' rankings"),
+        SelectorPlugin("select", Select, "Agreement with a selective consensus (Rayana and Akoglu 2016)"),
+        SelectorPlugin("hits", Hits, "Hubs and authorities among candidates and images"),
+        SelectorPlugin(
+            "pu-auc", PUAUC, "AUROC of test images against held-out normals", judges_alone=True, needs_holdout=True
+        ),
+        SelectorPlugin("energy", Energy, "Energy distance between train and test", judges_alone=True),
+        SelectorPlugin("cosine", Cosine, "Shift to test along the augmentation's direction", judges_alone=True),
+    ]

@@ -1,0 +1,182 @@
+"""The selectors of the paper: DSV, its parts, and the baselines that it is compared with.
+
+Each looks at embeddings or at scores, never at labels. The mathematics lives in `dsv_plugins.losses` (embeddings) and
+`dsv_plugins.builtin.selectors.consensus` (scores), imported when first used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from dsv_plugins import Embeddings, Evaluation
+from dsv_plugins.builtin.selectors.each_candidate import embedding_losses, pool_losses
+from dsv_plugins.types import SEPARABILITY_CAP
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["DSV", "MMD", "STD", "Base", "Discordance", "Hits", "ModelCentrality", "Select", "Separability"]
+
+Variant = Literal["paper", "reference"]
+Kernel = Literal["linear", "rbf"]
+RankOrder = Literal["descending", "ascending"]
+
+
+@dataclass(frozen=True)
+class DSV:
+    """The paper's loss: discordance and surrogate separability in one.
+
+    Attributes:
+        variant: "paper", or "reference" for the authors' code, where distances are halved.
+    """
+
+    variant: Variant = "paper"
+
+    def __post_init__(self) -> None:
+        _check_choice("variant", self.variant, get_args(Variant))
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """L_DSV of each candidate."""
+        from dsv_plugins.losses import dsv
+
+        return embedding_losses(evaluations, lambda e: dsv(e.train, e.augmented, e.test, variant=self.variant))
+
+
+@dataclass(frozen=True)
+class Discordance:
+    """The first half of DSV alone."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """L_dis of each candidate."""
+        from dsv_plugins.losses import discordance
+
+        return embedding_losses(evaluations, lambda e: discordance(e.train, e.augmented, e.test))
+
+
+@dataclass(frozen=True)
+class Separability:
+    """The second half of DSV alone.
+
+    Attributes:
+        cap: The value past which more separability is no better; None for no cap.
+    """
+
+    cap: float | None = SEPARABILITY_CAP
+
+    def __post_init__(self) -> None:
+        if self.cap is not None and not self.cap > 0:
+            raise ValueError(f"cap is {self.cap!r}; give a number above 0, or null for no cap")
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """L_sep of each candidate, negated since more is better."""
+        from dsv_plugins.losses import separability
+
+        cap = math.inf if self.cap is None else self.cap
+        return embedding_losses(evaluations, lambda e: -separability(e.train, e.augmented, e.test).clamp(max=cap))
+
+
+@dataclass(frozen=True)
+class Base:
+    """The distance that DSV starts from, unscaled."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The mean distance between train or augmented embeddings and test embeddings."""
+        from dsv_plugins.losses import set_distance
+
+        return embedding_losses(evaluations, lambda e: set_distance(_seen(e), e.test).value)
+
+
+@dataclass(frozen=True)
+class MMD:
+    """The squared maximum mean discrepancy in place of the distance.
+
+    Attributes:
+        kernel: "linear" as in the authors' code, or "rbf".
+    """
+
+    kernel: Kernel = "linear"
+
+    def __post_init__(self) -> None:
+        _check_choice("kernel", self.kernel, get_args(Kernel))
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The discrepancy between train or augmented embeddings and test embeddings."""
+        from dsv_plugins.losses import squared_mmd
+
+        return embedding_losses(evaluations, lambda e: squared_mmd(_seen(e), e.test, kernel=self.kernel))
+
+
+@dataclass(frozen=True)
+class STD:
+    """The spread of the distances, of which more is better.
+
+    Attributes:
+        include_augmented: Measure from train and augmented embeddings, as the authors' code does; False measures from
+            the train embeddings alone, as the paper says.
+    """
+
+    include_augmented: bool = True
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The standard deviation of the distances to the test embeddings, negated."""
+        from dsv_plugins.losses import distance_std
+
+        return embedding_losses(
+            evaluations, lambda e: -distance_std(_seen(e) if self.include_augmented else e.train, e.test)
+        )
+
+
+@dataclass(frozen=True)
+class ModelCentrality:
+    """MC: the candidate whose ranking of the test images agrees most with the others'."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The mean rank correlation with the others, negated."""
+        from dsv_plugins.builtin.selectors.consensus import model_centrality
+
+        return pool_losses(evaluations, model_centrality)
+
+
+@dataclass(frozen=True)
+class Select:
+    """SELECT: agreement with a consensus that is built from the candidates that agree with it."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The rank correlation with the consensus, negated."""
+        from dsv_plugins.builtin.selectors.consensus import select
+
+        return pool_losses(evaluations, select)
+
+
+@dataclass(frozen=True)
+class Hits:
+    """HITS: candidates and test images vouch for each other as hubs and authorities.
+
+    Attributes:
+        rank_order: "descending" gives the most anomalous image rank 1; "ascending" the least.
+    """
+
+    rank_order: RankOrder = "descending"
+
+    def __post_init__(self) -> None:
+        _check_choice("rank_order", self.rank_order, get_args(RankOrder))
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The hubness, negated."""
+        from dsv_plugins.builtin.selectors.consensus import hits
+
+        return pool_losses(evaluations, lambda scores: hits(scores, rank_order=self.rank_order))
+
+
+def _seen(embeddings: Embeddings) -> Tensor:
+    import torch
+
+    return torch.cat([embeddings.train, embeddings.augmented])
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; give one of {', '.join(choices)}")

@@ -1,0 +1,71 @@
+"""Selectors that ask how test differs from train, with the spread of the normals taken out.
+
+The discordance of DSV is ruled by that spread where training has not made the normals dense. These are not: they
+compare with normals kept out of training (`pu-auc`), or by the energy distance (`energy`, `cosine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv_plugins import Evaluation, ScoreError, Scores
+from dsv_plugins.builtin.selectors.each_candidate import embedding_losses, score_losses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["PUAUC", "Cosine", "Energy"]
+
+
+@dataclass(frozen=True)
+class PUAUC:
+    """The AUROC of the scores with held-out normals as negatives and all test images as positives.
+
+    Where test normals are distributed as held-out ones it is (1 - γ) / 2 + γ · AUC for a share γ of anomalies: it
+    orders the candidates as the AUC does, whatever γ is.
+    """
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """That AUROC of each candidate, negated.
+
+        Raises:
+            ScoreError: There are no held-out images.
+        """
+        if any(evaluation.scores.holdout is None for evaluation in evaluations):
+            raise ScoreError("pu-auc compares test images with good ones kept out of training; set --holdout 0.15")
+        return score_losses(evaluations, _unlabelled_auroc)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The energy distance between train and test in units of the spread of train: a good detector sees a difference."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """E(train, test) / d(train, train) of each candidate, negated."""
+        from dsv_plugins.losses import relative_energy
+
+        return embedding_losses(evaluations, lambda e: -relative_energy(e.train, e.test))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """The part of the shift from train to test that lies in the direction of the augmentation."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The cosine between the shifts train → test and train → augmented of each candidate, negated."""
+        from dsv_plugins.losses import shift_cosine
+
+        return embedding_losses(evaluations, lambda e: -shift_cosine(e.train, e.augmented, e.test))
+
+
+def _unlabelled_auroc(scores: Scores) -> Tensor:
+    import torch
+
+    assert scores.holdout is not None  # seen above
+    if not (scores.holdout.isfinite().all() and scores.test.isfinite().all()):
+        raise ScoreError("its scores are not all finite")
+    held_out, test = scores.holdout.double().sort().values, scores.test.double()
+    smaller, not_larger = (torch.searchsorted(held_out, test, right=right) for right in (False, True))
+    return -((smaller + not_larger).double() / (2 * len(held_out))).mean()  # equals count half

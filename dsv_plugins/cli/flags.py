@@ -1,0 +1,131 @@
+"""The flags of a command that trains, made from the settings of a study."""
+
+from __future__ import annotations
+
+import typing
+from argparse import ArgumentTypeError
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+import docstring_parser
+from jsonargparse import ArgumentParser, Namespace
+
+from dsv_plugins.hooks.spaces import Range, Space, Values
+from dsv_plugins.study.settings import StudySettings
+
+__all__ = ["add_study_flags", "study_settings"]
+
+SHORTCUTS: Mapping[str, tuple[str, type, str]] = {
+    "preset": ("detector_params", str, "the detector's preset, such as quick or paper"),
+    "updates": ("detector_params", int, "training updates of each candidate; the shared ones grow with them"),
+    "image_size": ("detector_params", int, "height and width in pixels"),
+    "trials": ("search_params", int, "how many candidates to try, for searches that propose them"),
+}
+"""Settings of plugins that have a flag of their own: where they belong, their type and their help."""
+
+
+def add_study_flags(parser: ArgumentParser, *, leave_out: Collection[str] = ()) -> None:
+    """Declare a flag for every setting of a study, in groups, with the help of `StudySettings`.
+
+    Args:
+        parser: The command's parser.
+        leave_out: Settings that the command decides by itself.
+    """
+    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
+    hints = typing.get_type_hints(StudySettings, localns={"Source": object})
+    help_texts = {
+        param.arg_name: " ".join((param.description or "").split())
+        for param in docstring_parser.parse(StudySettings.__doc__ or "").params
+    }
+    groups: dict[str, Any] = {}
+    for setting in _flagged(leave_out):
+        group = setting.metadata["group"]
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        target = groups[group]
+        _add(target, setting, hints[setting.name], _lowered(help_texts[setting.name]))
+        for name, (owner, kind, text) in SHORTCUTS.items():
+            if owner == setting.name:
+                target.add_argument(_flag(name), type=kind, help=text)
+
+
+def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of a study, from the flags that `add_study_flags` declared."""
+    settings = {setting.name: arguments[setting.name] for setting in _flagged(leave_out)}
+    for name, (owner, _, _) in SHORTCUTS.items():
+        if owner in settings and arguments[name] is not None:
+            settings[owner] = {**settings[owner], name: arguments[name]}
+    return settings
+
+
+def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:
+    return [each for each in fields(StudySettings) if "group" in each.metadata and each.name not in leave_out]
+
+
+def _add(target: Any, setting: Field[Any], hint: Any, text: str) -> None:
+    flag = _flag(setting.name)
+    if hint is bool:
+        target.add_argument(flag, action="store_true", help=text)
+        return
+    default = setting.default if setting.default_factory is MISSING else setting.default_factory()
+    if hint == Space:
+        text = "values to try, as 'name=1,2,3 other=0:1 third=1:9:log', in place of those that the plugin suggests"
+    target.add_argument(flag, type=_parser_of(hint), default=default, help=text)
+
+
+def _parser_of(hint: Any) -> Any:
+    """What reads a flag's text: names come as a,b,c, which a study splits by itself."""
+    if hint == Space:
+        return _space
+    if typing.get_origin(hint) in (None, dict):
+        return hint
+    plain = [each for each in typing.get_args(hint) if each in (str, int, float)]
+    return plain[0] if plain else dict
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _lowered(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
+
+
+def _space(value: object) -> dict[str, Values]:
+    """The values of each hyperparameter: a mapping in a YAML file, `name=1,2,3` or `name=1:9` on the command line."""
+    if isinstance(value, Mapping):
+        return {str(name): _axis(name, values) for name, values in value.items()}
+    axes = {}
+    for axis in str(value).split():
+        name, equals, values = axis.partition("=")
+        if not equals or not values:
+            raise ArgumentTypeError(f"{axis!r} is not of the form name=value,value, as in patch_size=0.02,0.08")
+        axes[name] = _axis(name, values)
+    return axes
+
+
+def _axis(name: object, values: object) -> Values:
+    if isinstance(values, Range):  # a configuration that was read already
+        return values
+    if not isinstance(values, str):
+        if isinstance(values, Sequence):
+            return list(values)
+        raise ArgumentTypeError(f"the values of {name} are {values!r}; give a list, or a range such as 0.001:0.64:log")
+    if ":" not in values:
+        return [_plain(value) for value in values.split(",")]
+    low, high, *scale = values.split(":")
+    try:
+        return Range(float(low), float(high), log={(): False, ("log",): True}[tuple(scale)])
+    except (KeyError, ValueError):
+        raise ArgumentTypeError(
+            f"{values!r} is not of the form low:high or low:high:log, as in patch_size=0.001:0.64:log"
+        ) from None
+
+
+def _plain(value: str) -> object:
+    """A number if it reads as one, else text."""
+    try:
+        return int(value) if value.lstrip("+-").isdigit() else float(value)
+    except ValueError:
+        return value

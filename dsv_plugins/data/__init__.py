@@ -1,0 +1,1 @@
+"""Image files to arrays of pixels, and whether test images look like train images."""

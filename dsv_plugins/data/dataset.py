@@ -1,0 +1,183 @@
+"""The images of a study: prepared once in the run folder, then opened by every process that works on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsv_plugins.data.images import BadFile, ImageFile, find_images, survey, write_pixels
+from dsv_plugins.errors import InputError
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.store.artifacts import (
+    ImageIndex,
+    has_image_index,
+    images_file,
+    open_images,
+    read_image_index,
+    write_image_index,
+)
+from dsv_plugins.store.folder import finished_folder, verify
+
+__all__ = ["Dataset", "Source", "open_dataset", "prepare"]
+
+Source = Path | Tensor
+"""Where a set of images comes from: a folder, or a uint8 tensor of shape (images, channels, height, width)."""
+
+LEAST_IMAGES = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Train and test images, in the order of their content's hashes, with no trace of where they lay.
+
+    Attributes:
+        train: Normal images to train on, uint8.
+        test: Unlabelled images, uint8.
+        holdout: Normal images kept out of training; None if there are none.
+        fingerprint: A hash of everything above.
+    """
+
+    train: Tensor
+    test: Tensor
+    holdout: Tensor | None
+    fingerprint: str
+
+
+def prepare(
+    train: Source,
+    test: Source,
+    folder: Path,
+    *,
+    size: int,
+    holdout: float = 0.0,
+    seed: int = 0,
+    skip_bad: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Sequence[BadFile]:
+    """Write the images of a study into `folder`, unless the same ones are there already.
+
+    Args:
+        train: Normal images.
+        test: Unlabelled images.
+        folder: Where the arrays and their index go.
+        size: Height and width to which images from files are resized.
+        holdout: Share of the train images to keep out of training.
+        seed: Which of them these are.
+        skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+        progress: Called with the name of the set, the images decoded and the images there are.
+
+    Returns:
+        The files that were left out.
+    """
+    listed = {"train": _listed(train, "train"), "test": _listed(test, "test")}
+    listed["test"], bad = _without_overlap(listed["train"], listed["test"], skip_bad=skip_bad)
+    listed["train"], held_out = _split(listed["train"], holdout, seed)
+    if held_out:
+        listed["holdout"] = held_out
+    fingerprint = _fingerprint(size, listed)
+    index = _usable_index(folder, fingerprint)
+    if index is not None:
+        return [BadFile(Path(file), reason) for file, reason in index.bad]
+
+    with finished_folder(folder) as partial:
+        kept = {}
+        for name, files in listed.items():
+            source, target = (test if name == "test" else train), images_file(partial, name)
+            if isinstance(source, Tensor):
+                np.save(target, source[[int(file.path.name) for file in files]].cpu().numpy())
+                kept[name] = files
+            else:
+                report = None if progress is None else _named(progress, name)
+                kept[name], unreadable = write_pixels(files, size, target, report)
+                if unreadable and not skip_bad:
+                    raise InputError(_stop_at(unreadable))
+                bad += unreadable
+            if len(kept[name]) < LEAST_IMAGES:
+                where = f"the {name} tensor" if isinstance(source, Tensor) else source
+                raise InputError(
+                    f"{where} leaves {len(kept[name])} usable {name} images; selection needs {LEAST_IMAGES} or more"
+                )
+        files_by_set = {name: [str(file.path) for file in files] for name, files in kept.items()}
+        left_out = [(str(file.path), file.reason) for file in bad]
+        write_image_index(partial, ImageIndex(fingerprint, files_by_set, left_out))
+    return bad
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """The images that `prepare` wrote, memory-mapped."""
+    index = read_image_index(folder)
+    # Copy-on-write: torch warns of read-only memory, and nobody writes.
+    images = {name: torch.from_numpy(open_images(folder, name, mode="c")) for name in index.files}
+    return Dataset(images["train"], images["test"], images.get("holdout"), index.fingerprint)
+
+
+def _listed(source: Source, name: str) -> list[ImageFile]:
+    """The images of a source ordered by the hash of their content; those of a tensor go by their index."""
+    if not isinstance(source, Tensor):
+        return survey(find_images(source))
+    if source.dtype != torch.uint8 or source.ndim != 4:
+        raise InputError(
+            f"the {name} images are a {source.dtype} tensor of shape {tuple(source.shape)}; "
+            "give uint8 and (images, channels, height, width)"
+        )
+    files = [
+        ImageFile(Path(name, str(index)), hashlib.sha256(image.contiguous().cpu().numpy()).hexdigest())
+        for index, image in enumerate(source)
+    ]
+    return sorted(files, key=lambda file: (file.digest, file.path))
+
+
+def _without_overlap(
+    train: Sequence[ImageFile], test: Sequence[ImageFile], *, skip_bad: bool
+) -> tuple[list[ImageFile], list[BadFile]]:
+    """The test images that are not train images too, and those that are."""
+    train_paths = {file.digest: file.path for file in train}
+    shared = [
+        BadFile(file.path, f"is the same image as {train_paths[file.digest]}, a train image")
+        for file in test
+        if file.digest in train_paths
+    ]
+    if shared and not skip_bad:
+        raise InputError(_stop_at(shared))
+    return [file for file in test if file.digest not in train_paths], shared
+
+
+def _split(train: list[ImageFile], holdout: float, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
+    """The train images to train on, and a seeded share to hold out."""
+    if not 0 <= holdout < 1:
+        raise InputError(f"holdout is {holdout}; give a share of the train images from 0 to below 1")
+    if holdout == 0:
+        return train, []
+    count = max(LEAST_IMAGES, round(holdout * len(train)))
+    generator = np.random.default_rng(derived_seed(seed, len(train)))
+    chosen = set(generator.permutation(len(train))[:count].tolist())
+    kept = [file for index, file in enumerate(train) if index not in chosen]
+    return kept, [train[index] for index in sorted(chosen)]
+
+
+def _fingerprint(size: int, listed: Mapping[str, Sequence[ImageFile]]) -> str:
+    content = {"size": size, **{name: [file.digest for file in files] for name, files in listed.items()}}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _usable_index(folder: Path, fingerprint: str) -> ImageIndex | None:
+    if not has_image_index(folder) or verify(folder) is not None:
+        return None
+    index = read_image_index(folder)
+    return index if index.fingerprint == fingerprint else None
+
+
+def _stop_at(bad: Sequence[BadFile]) -> str:
+    more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
+    return f"{bad[0].path} {bad[0].reason}{more}; remove it, or leave such files out with --skip-bad"
+
+
+def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:
+    return lambda done, planned: progress(name, done, planned)

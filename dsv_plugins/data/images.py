@@ -1,0 +1,188 @@
+"""Image files to arrays of shape (images, channels, height, width), with errors that name the file.
+
+Pixels are held as uint8 in a memory-mapped array on disk: a set may be larger than memory, and worker processes share
+one copy. Images are ordered by a hash of their content, so that neither names nor folders, which may carry labels, can
+reach what is computed from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from dsv_plugins.errors import InputError, one_line
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "BadFile",
+    "ImageFile",
+    "decode",
+    "find_images",
+    "split_folder",
+    "survey",
+    "write_pixels",
+]
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
+CHANNELS = 3
+SIXTEEN_TO_EIGHT_BITS = 257
+
+DecodeProgress = Callable[[int, int], None]
+"""Called while images are decoded, with the images done and the images there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image file and the hash of its content."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that was left out, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def split_folder(folder: Path) -> tuple[Path, Path]:
+    """The train and test folders of a task in MVTec layout: `train/good` (or `train`) and `test`."""
+    train, test = folder / "train", folder / "test"
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give the folder of a task")
+    missing = [part.name for part in (train, test) if not part.is_dir()]
+    if missing:
+        raise InputError(
+            f"{folder} has no folder named {' and none named '.join(missing)}; name the folder of good images with "
+            "--train and the folder of unlabelled ones with --test"
+        )
+    return train / "good" if (train / "good").is_dir() else train, test
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Every image below a folder, at any depth, in the order of their names; hidden files are skipped."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give a folder of images")
+    files = list(_walk(folder))
+    images = sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        kinds = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
+        others = f"; the {len(files)} files in it, such as {files[0].name}, are of other kinds" if files else ""
+        raise InputError(f"{folder} holds no images{others}; give a folder with files of kind {kinds}")
+    return images
+
+
+def survey(paths: Sequence[Path]) -> list[ImageFile]:
+    """The files with the hashes of their content, ordered by hash."""
+
+    def digested(path: Path) -> ImageFile:
+        try:
+            return ImageFile(path, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions or remove it") from error
+
+    with ThreadPoolExecutor() as pool:
+        return sorted(pool.map(digested, paths), key=lambda file: (file.digest, file.path))
+
+
+def decode(path: Path, size: int) -> NDArray[np.uint8]:
+    """One image as (channels, size, size), whatever its format, depth, colours and orientation.
+
+    Raises:
+        InputError: The file is no image, or is damaged.
+    """
+    try:
+        with Image.open(path) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            resized = _as_rgb(upright).resize((size, size), Image.Resampling.BILINEAR)
+    # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error
+    pixels: NDArray[np.uint8] = np.asarray(resized).transpose(2, 0, 1)
+    return pixels
+
+
+def write_pixels(
+    files: Sequence[ImageFile], size: int, target: Path, progress: DecodeProgress | None = None
+) -> tuple[list[ImageFile], list[BadFile]]:
+    """Decode images, in parallel, into a memory-mapped `.npy` file; the good files and the bad ones are returned.
+
+    Nothing larger than a few images is held in memory.
+    """
+    good: list[ImageFile] = []
+    bad: list[BadFile] = []
+    shape = (len(files), CHANNELS, size, size)
+    pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
+    for index, (file, outcome) in enumerate(_decoded(files, size)):
+        if isinstance(outcome, InputError):
+            bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
+        else:
+            pixels[len(good)] = outcome
+            good.append(file)
+        if progress is not None:
+            progress(index + 1, len(files))
+    pixels.flush()
+    if bad and good:
+        _shorten(target, len(good))
+    return good, bad
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen = {folder.resolve()}
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        # A link may lead back to a folder that was seen already.
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name).resolve() not in seen]
+        seen.update(Path(parent, name).resolve() for name in folders)
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
+
+
+def _decoded(files: Sequence[ImageFile], size: int) -> Iterator[tuple[ImageFile, NDArray[np.uint8] | InputError]]:
+    def attempt(file: ImageFile) -> NDArray[np.uint8] | InputError:
+        try:
+            return decode(file.path, size)
+        except InputError as error:
+            return error
+
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        # In slices, so that no more than a slice of decoded images waits to be written.
+        for start in range(0, len(files), 16 * workers):
+            batch = files[start : start + 16 * workers]
+            yield from zip(batch, pool.map(attempt, batch), strict=True)
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """Eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        values = np.asarray(image).astype(np.int64)
+        return Image.fromarray((values.clip(0, 65535) // SIXTEEN_TO_EIGHT_BITS).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("it has floating-point pixels, whose scale is unknown; save it with 8 or 16 bits")
+    return image.convert("RGBA").convert("RGB") if image.mode == "P" else image.convert("RGB")
+
+
+def _shorten(path: Path, count: int) -> None:
+    whole = np.load(path, mmap_mode="r")
+    shorter = path.with_suffix(".shorter.npy")
+    kept = np.lib.format.open_memmap(shorter, mode="w+", dtype=whole.dtype, shape=(count, *whole.shape[1:]))
+    kept[:] = whole[:count]
+    kept.flush()
+    os.replace(shorter, path)
+
+
+def _reason(error: Exception) -> str:
+    return one_line(str(error)) or type(error).__name__

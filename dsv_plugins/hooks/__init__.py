@@ -1,0 +1,1 @@
+"""What a plugin may add, and how it is found."""

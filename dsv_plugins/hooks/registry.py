@@ -1,0 +1,312 @@
+"""Finds plugins, keeps what failed with the provider to blame, and hands plugins out by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from types import ModuleType
+from typing import TypeVar
+
+import pluggy
+
+from dsv_plugins.errors import (
+    DSVError,
+    PluginConflictError,
+    PluginError,
+    PluginSettingsError,
+    UnknownPluginError,
+    describe_error,
+    shown,
+)
+from dsv_plugins.hooks import specs
+from dsv_plugins.hooks.records import RECORDS, Plugin, factory_problems, record_problems, required_arguments
+
+__all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
+
+ENTRY_POINT_GROUP = "dsv_plugins"
+DISABLE_VARIABLE = "DSV_DISABLE_PLUGINS"
+DISTRIBUTION = "dsv-plugins"
+
+BUILTIN_MODULES: tuple[str, ...] = (
+    "dsv_plugins.builtin.augmentations.hook",
+    "dsv_plugins.builtin.detectors.hook",
+    "dsv_plugins.builtin.selectors.hook",
+    "dsv_plugins.builtin.searches",
+    "dsv_plugins.builtin.executors.hook",
+)
+
+Product = TypeVar("Product")
+Value = TypeVar("Value")
+Record = TypeVar("Record", bound=Plugin[object])
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who brings a plugin: a distribution with its version, or a module handed to `build_registry`."""
+
+    name: str
+    version: str = ""
+    entry_point: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A record and who brought it."""
+
+    record: Plugin[object]
+    provider: Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something that a provider got wrong. Its other plugins, and everyone else's, still work."""
+
+    provider: Provider
+    reason: str
+
+    def __str__(self) -> str:
+        where = f" (entry point {self.provider.entry_point!r})" if self.provider.entry_point else ""
+        return f"{self.provider}{where}: {self.reason}"
+
+
+class Registry:
+    """The plugins that were found, and the failures on the way; made by `build_registry`."""
+
+    def __init__(self, plugins: Iterable[Registered], failures: Iterable[Failure] = ()) -> None:
+        self.plugins = tuple(plugins)
+        self._not_loaded = tuple(failures)
+        self.failures = self._not_loaded + tuple(_conflicts(self.plugins))
+
+    def of_kind(self, kind: type[Record]) -> list[Record]:
+        """All records of one class, built-ins first."""
+        return [plugin.record for plugin in self.plugins if isinstance(plugin.record, kind)]
+
+    def get(self, kind: type[Record], name: str) -> Record:
+        """The record of that class and name.
+
+        Raises:
+            UnknownPluginError: Nothing of that kind has that name.
+            PluginConflictError: Two providers claim it.
+        """
+        record = self._find(kind.kind, name).record
+        assert isinstance(record, kind)
+        return record
+
+    def provider(self, kind: type[Plugin[object]], name: str) -> Provider:
+        """Who brings the plugin of that class and name; raises as `get` does."""
+        return self._find(kind.kind, name).provider
+
+    def create(self, kind: type[Plugin[Product]], name: str, params: Mapping[str, object] | None = None) -> Product:
+        """Make the named plugin's object with these hyperparameters.
+
+        Raises:
+            PluginSettingsError: The factory does not take them; the message says what it takes.
+            PluginError: The factory failed otherwise.
+        """
+        params = dict(params or {})
+        found = self._find(kind.kind, name)
+        record = found.record
+        assert isinstance(record, kind)
+        label = f"{kind.kind} {name!r} ({found.provider})"
+        for problem in factory_problems(record.factory, params):
+            raise PluginSettingsError(f"{label}: {problem}")
+        try:
+            made = record.factory(**params)
+        except (TypeError, ValueError) as error:
+            raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {describe_error(error)}") from error
+        except DSVError:  # already says what is wrong
+            raise
+        except Exception as error:
+            raise PluginError(f"{label} could not be made: {describe_error(error)}") from error
+        if not isinstance(made, kind.product):
+            raise PluginError(
+                f"{label} made a {type(made).__name__}, which is no {kind.product.__name__}; "
+                f"derive it from dsv_plugins.{kind.product.__name__}"
+            )
+        return made
+
+    def _find(self, kind: str, name: str) -> Registered:
+        found = [plugin for plugin in self.plugins if plugin.record.kind == kind and plugin.record.name == name]
+        if not found:
+            raise self.unknown(name, kind)
+        if len(found) > 1:
+            raise PluginConflictError(_conflict(kind, name, [plugin.provider for plugin in found]))
+        return found[0]
+
+    def unknown(self, name: str, kind: str | None = None) -> UnknownPluginError:
+        """The error that says which names there are, of one kind or of all, and which plugins failed to load."""
+        known = sorted({plugin.record.name for plugin in self.plugins if kind in (None, plugin.record.kind)})
+        elsewhere = sorted({plugin.record.kind for plugin in self.plugins if plugin.record.name == name})
+        nearest = difflib.get_close_matches(name.lower(), known, n=1)
+        parts = [f"no {kind or 'plugin'} is named {name!r}"]
+        if elsewhere:
+            parts.append(f"that is the name of a plugin of kind {' and '.join(elsewhere)}")
+        elif nearest:
+            parts[0] += f" (did you mean {nearest[0]!r}?)"
+        parts.append(f"known: {', '.join(known) or 'none'}")
+        if self._not_loaded:
+            parts.append("failed to load: " + " | ".join(str(failure) for failure in self._not_loaded))
+        if os.environ.get(DISABLE_VARIABLE):
+            parts.append(f"left out by {DISABLE_VARIABLE}: {os.environ[DISABLE_VARIABLE]}")
+        return UnknownPluginError("; ".join(parts))
+
+
+def build_registry(plugins: Sequence[object] = ()) -> Registry:
+    """Collect the built-ins, the installed plugin packages and the given plugins.
+
+    Args:
+        plugins: Modules or objects with hook implementations, for use in a script without packaging.
+    """
+    found: list[Registered] = []
+    failures: list[Failure] = []
+    for provider, plugin in _load_all(plugins, failures):
+        for outcome in _outcomes(plugin):
+            if isinstance(outcome, str):
+                failures.append(Failure(provider, outcome))
+            else:
+                found.append(Registered(outcome, provider))
+    return Registry(found, failures)
+
+
+def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tuple[Provider, object]]:
+    builtin = Provider(DISTRIBUTION, metadata.version(DISTRIBUTION))
+    for name in BUILTIN_MODULES:
+        yield builtin, importlib.import_module(name)
+    installed: list[object] = []
+    for provider, entry_point in _entry_points():
+        try:
+            plugin = _attempt(entry_point.load)
+        except PluginError as error:
+            failures.append(Failure(provider, f"{entry_point.value!r} cannot be loaded: {error}"))
+        else:
+            installed.append(plugin)
+            yield provider, plugin
+    for plugin in plugins:
+        # An author who hands over a module that is installed as well means one plugin, not two in conflict.
+        if not any(plugin is other for other in installed):
+            name = plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
+            yield Provider(name), plugin
+
+
+def _entry_points() -> list[tuple[Provider, metadata.EntryPoint]]:
+    """The entry points that are not disabled, in an order that does not depend on where they are installed."""
+    disabled = {_normalized(name) for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
+    found = []
+    for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        # What is left of a package that was removed by hand may lack its name and version.
+        name = (entry_point.dist and entry_point.dist.name) or entry_point.value
+        version = (entry_point.dist and entry_point.dist.version) or ""
+        if not disabled & {"*", _normalized(name), _normalized(entry_point.name)}:
+            found.append((Provider(name, version, entry_point.name), entry_point))
+    return sorted(found, key=lambda pair: (_normalized(pair[0].name), pair[0].entry_point))
+
+
+def _normalized(name: str) -> str:
+    """A distribution's name as package indexes compare it: `Dsv_Example` and `dsv-example` are one."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def _outcomes(plugin: object) -> Iterator[Plugin[object] | str]:
+    """The sound records that a plugin's hooks return, and a line for everything else. No hook can spoil another's.
+
+    Pluggy knows the specs and reads the marks. Its own `register` and `check_pending` stop at a plugin's first fault,
+    so they would lose its other hooks.
+    """
+    manager = pluggy.PluginManager(specs.PROJECT)
+    manager.add_hookspecs(specs)
+    try:
+        instance = _attempt(plugin) if isinstance(plugin, type) else plugin
+        hooks = _attempt(_marked, manager, instance)
+    except PluginError as error:
+        yield f"its hooks cannot be reached: {error}"
+        return
+    if not hooks:
+        *others, last = RECORDS
+        yield f"implements no hook; mark a function with @hookimpl, named {', '.join(others)} or {last}"
+    for attribute, options in hooks.items():
+        name = options["specname"] or attribute
+        if not hasattr(manager.hook, name):
+            if not options["optionalhook"]:  # an optional one may belong to another version of ours
+                yield _misspelled(name)
+        elif options["wrapper"] or options["hookwrapper"]:
+            yield f"the hook {name!r} is a wrapper; return records instead"
+        else:
+            yield from _records(name, getattr(instance, attribute))
+
+
+def _marked(manager: pluggy.PluginManager, plugin: object) -> dict[str, pluggy.HookimplOpts]:
+    """The plugin's attributes that are marked with @hookimpl, with the options of the mark."""
+    return {name: options for name in dir(plugin) if (options := manager.parse_hookimpl_opts(plugin, name))}
+
+
+def _records(kind: str, function: Callable[..., object]) -> Iterator[Plugin[object] | str]:
+    expected = RECORDS[kind]
+    arguments = required_arguments(function)
+    if arguments:
+        yield f"the hook {kind!r} asks for {', '.join(map(repr, arguments))}, but hooks are called without arguments"
+        return
+    try:
+        records = _attempt(lambda: _listed(function()))
+    except PluginError as error:
+        yield f"the hook {kind!r} raised {error}"
+        return
+    for record in records:
+        if not isinstance(record, expected):
+            yield f"the hook {kind!r} returned {shown(record, 80)}; return {expected.__name__} records"
+            continue
+        try:
+            problems = _attempt(record_problems, record)
+        except PluginError as error:
+            problems = [f"cannot be inspected: {error}"]
+        yield from (f"{kind} {shown(record.name)}: {problem}" for problem in problems)
+        if not problems:
+            yield record
+
+
+def _listed(returned: object) -> list[object]:
+    if isinstance(returned, Iterable) and not isinstance(returned, (str, bytes, Mapping)):
+        return list(returned)
+    return [returned]
+
+
+def _attempt(foreign: Callable[..., Value], *arguments: object) -> Value:
+    """Call what is not ours. Whatever goes wrong, even an exit or a panic in Rust, becomes a `PluginError`."""
+    try:
+        return foreign(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(describe_error(error)) from error
+
+
+def _misspelled(name: str) -> str:
+    nearest = difflib.get_close_matches(name, RECORDS, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the hooks are {', '.join(RECORDS)}"
+    return f"there is no hook named {name!r}; {hint}"
+
+
+def _conflicts(plugins: Sequence[Registered]) -> Iterator[Failure]:
+    claims: dict[tuple[str, str], list[Provider]] = {}
+    for plugin in plugins:
+        claims.setdefault((plugin.record.kind, plugin.record.name), []).append(plugin.provider)
+    for (kind, name), providers in claims.items():
+        if len(providers) > 1:
+            yield Failure(providers[-1], _conflict(kind, name, providers))
+
+
+def _conflict(kind: str, name: str, providers: Sequence[Provider]) -> str:
+    claimants = list(dict.fromkeys(str(provider) for provider in providers))
+    if len(claimants) == 1:
+        return f"the {kind} {name!r} is provided {len(providers)} times by {claimants[0]}; each needs a name of its own"
+    installed = [provider.name for provider in providers if provider.entry_point]
+    # Built-ins and plugins that a script hands over cannot be left out; only what is installed can.
+    advice = f"leave one out with {DISABLE_VARIABLE}={installed[-1]}, or uninstall it" if installed else "rename one"
+    return f"the {kind} {name!r} is provided by {' and '.join(claimants)}; {advice}"

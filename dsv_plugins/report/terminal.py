@@ -1,0 +1,84 @@
+"""The candidates of a run as a table of text."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dsv_plugins.report.reading import CandidateRecord, RunRecord
+
+__all__ = ["candidates_table", "concentration_legend", "render_candidates"]
+
+FIXED_WIDTH = 70
+"""What the columns other than losses need, roughly."""
+LOSS_WIDTH = 12
+
+
+def candidates_table(run: RunRecord, *, width: int) -> Table:
+    """A row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
+
+    Args:
+        run: The run folder's content.
+        width: Columns of text there are; as many selectors are shown as fit, the deciding one first.
+    """
+    selectors = run.selectors[: max(1, (width - FIXED_WIDTH) // LOSS_WIDTH)]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("candidate", no_wrap=True)
+    wins, aucs = run.confidence.get(selectors[0]), run.aucs
+    for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "acc.", "conc.", "s"):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    table.add_column("status", overflow="fold")
+    for entry in run.candidates:
+        table.add_row(
+            Text(entry.label),
+            *(_loss(entry, name, run) for name in selectors),
+            *([_number(wins.get(entry.id), ".0%")] if wins else []),
+            *([_number(aucs.get(entry.id), ".3f")] if aucs else []),
+            _number(entry.health.training_accuracy if entry.health else None, ".2f"),
+            _concentration(entry),
+            _number(entry.seconds, ".0f"),
+            Text(f"{entry.status}: {entry.reason}" if entry.reason else entry.status),
+        )
+    return table
+
+
+def render_candidates(run: RunRecord) -> str:
+    """The table with every selector, as plain text."""
+    width = FIXED_WIDTH + LOSS_WIDTH * len(run.selectors) + max(len(entry.reason) for entry in run.candidates)
+    text = StringIO()
+    console = Console(file=text, width=width, no_color=True)
+    console.print(candidates_table(run, width=width))
+    if legend := concentration_legend(run):
+        console.print(legend)
+    return text.getvalue()
+
+
+def concentration_legend(run: RunRecord) -> str:
+    """What `!` means in the table; empty if no candidate has it."""
+    finished = [entry.health for entry in run.candidates if entry.status == "finished"]
+    marked = any(health is not None and not health.concentrated for health in finished)
+    return "! conc. (concentration): the normal images are not as close together as DSV presumes" if marked else ""
+
+
+def _loss(entry: CandidateRecord, selector: str, run: RunRecord) -> Text:
+    loss = entry.losses.get(selector)
+    if loss is None:
+        return Text("-  ")
+    chosen = run.selected[selector] == entry.id
+    return Text(f"{loss:.4g} ←", "bold green") if chosen else Text(f"{loss:.4g}  ")
+
+
+def _concentration(entry: CandidateRecord) -> Text:
+    if entry.health is None:
+        return Text("-  ")
+    value = entry.health.concentration
+    text = "∞" if math.isinf(value) else f"{value:.2f}"
+    return Text(f"{text}  ") if entry.health.concentrated else Text(f"{text} !", "yellow")
+
+
+def _number(value: float | None, form: str) -> Text:
+    return Text("-" if value is None else format(value, form))

@@ -1,0 +1,311 @@
+"""What a run folder holds, file by file: how each is written, and how it is read again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from dsv_plugins.errors import InputError, StoreError
+from dsv_plugins.store.folder import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
+from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "EvaluationFolder",
+    "ImageIndex",
+    "ModelRecord",
+    "claim",
+    "load_model_record",
+    "read_aucs",
+    "read_image_index",
+    "read_selection",
+    "read_study",
+    "save_model",
+    "write_aucs",
+    "write_image_index",
+    "write_selection",
+]
+
+Array = NDArray[Any]
+
+EVALUATION_RECORD, EVALUATION_ARRAYS, PREVIEW = "evaluation.json", "evaluation.safetensors", "preview.npy"
+DETECTOR = "detector"
+IMAGE_INDEX = "images.json"
+MODEL_RECORD = "model.json"
+VERSIONED = ("dsv-plugins", "torch", "torchvision", "lightning")
+SETS = ("train", "augmented", "test", "holdout")
+
+
+# ---------------------------------------------------------------------------
+# study.json: what the run folder is for
+# ---------------------------------------------------------------------------
+
+
+def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
+    """Write what the run folder is for, or check that it is for this study; returns whether it was there before.
+
+    Raises:
+        InputError: The folder belongs to another study.
+        StoreError: Another version wrote it.
+    """
+    if not run.study.exists():
+        versions = {name: metadata.version(name) for name in VERSIONED}
+        write_json(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
+        return False
+    before = read_study(run)
+    for name, value in before["identity"].items():
+        if identity.get(name) != value:
+            raise InputError(
+                f"{run.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; give another --out"
+            )
+    return True
+
+
+def read_study(run: RunFolder) -> Mapping[str, Any]:
+    """The content of `study.json`: format, identity and versions."""
+    content = read_json(run.study)
+    if content.get("format") != FORMAT:
+        raise StoreError(
+            f"{run.path} has the format {content.get('format')}, and this version reads {FORMAT}; give another --out"
+        )
+    return content
+
+
+# ---------------------------------------------------------------------------
+# data/: the images
+# ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ImageIndex:
+    """What `data/images.json` says of the arrays beside it.
+
+    Attributes:
+        fingerprint: A hash of the images, their order and their size.
+        files: The file of each image of each set, in the order of the arrays.
+        bad: The files that were left out, each with the reason.
+    """
+
+    fingerprint: str
+    files: Mapping[str, Sequence[str]]
+    bad: Sequence[tuple[str, str]] = ()
+
+
+def images_file(folder: Path, name: str) -> Path:
+    """Where the pixels of a set of images are, as one array."""
+    return folder / f"{name}.npy"
+
+
+def open_images(folder: Path, name: str, *, mode: Literal["r", "c"] = "r") -> Array:
+    """The pixels of a set of images, memory-mapped."""
+    file = images_file(folder, name)
+    with _reading(file):
+        return np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def write_image_index(folder: Path, index: ImageIndex) -> None:
+    """Write `images.json`."""
+    write_json(folder / IMAGE_INDEX, asdict(index))
+
+
+def has_image_index(folder: Path) -> bool:
+    """Whether images have been prepared here."""
+    return (folder / IMAGE_INDEX).exists()
+
+
+def read_image_index(folder: Path) -> ImageIndex:
+    """Read `images.json`."""
+    content = read_json(folder / IMAGE_INDEX)
+    try:
+        return ImageIndex(**content)
+    except TypeError as error:
+        raise StoreError(f"{folder / IMAGE_INDEX} is damaged ({error})") from error
+
+
+# ---------------------------------------------------------------------------
+# candidates/ID-N/: one evaluation
+# ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFolder:
+    """The folder of one evaluation, or of a shared start, which holds a detector only."""
+
+    path: Path
+
+    @property
+    def detector(self) -> Path:
+        """Where the trained detector is."""
+        return self.path / DETECTOR
+
+    def save(
+        self,
+        evaluation: Evaluation,
+        *,
+        measures: Mapping[str, float],
+        curve: Sequence[tuple[int, float]],
+        preview: Array,
+    ) -> None:
+        """Write everything but the detector.
+
+        Args:
+            evaluation: What selectors look at.
+            measures: Discordance and separability, for the report.
+            curve: The training loss after updates.
+            preview: A few train images under the augmentation.
+        """
+        from safetensors.torch import save_file
+
+        tensors = {
+            f"{part}.{name}": tensor.contiguous()
+            for part, sets in (("embeddings", evaluation.embeddings), ("scores", evaluation.scores))
+            for name in SETS
+            if (tensor := getattr(sets, name)) is not None
+        }
+        save_file(tensors, self.path / EVALUATION_ARRAYS)
+        assert evaluation.health is not None
+        record = {
+            "candidate": asdict(evaluation.candidate),
+            "health": asdict(evaluation.health),
+            "timings": dict(evaluation.timings),
+            "measures": dict(measures),
+            "curve": [list(point) for point in curve],
+        }
+        write_json(self.path / EVALUATION_RECORD, record)
+        np.save(self.path / PREVIEW, preview)
+
+    def load(self) -> Evaluation:
+        """The evaluation."""
+        from safetensors.torch import load_file as load_tensors
+
+        record, file = self.record(), self.path / EVALUATION_ARRAYS
+        with _reading(file):
+            tensors = load_tensors(file)
+        return Evaluation(
+            candidate=Candidate(**record["candidate"]),
+            embeddings=Embeddings(**_part(tensors, "embeddings")),
+            scores=Scores(**_part(tensors, "scores")),
+            health=Health(**record["health"]),
+            timings=record["timings"],
+        )
+
+    def record(self) -> Mapping[str, Any]:
+        """Candidate, health, timings, measures and training curve."""
+        return read_json(self.path / EVALUATION_RECORD)
+
+    def arrays(self) -> dict[str, Array]:
+        """Embeddings and scores, as `embeddings.train` and so on."""
+        file = self.path / EVALUATION_ARRAYS
+        with _reading(file):
+            return load_file(file)
+
+    def preview(self) -> Array:
+        """A few train images under the augmentation."""
+        file = self.path / PREVIEW
+        with _reading(file):
+            return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Name the file that cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise StoreError(f"{file} cannot be read ({error})") from error
+
+
+def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Any]:
+    return {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+
+
+# ---------------------------------------------------------------------------
+# selection.json, aucs.json
+# ---------------------------------------------------------------------------
+
+
+def write_selection(run: RunFolder, selection: Mapping[str, Any]) -> None:
+    """Write `selection.json`."""
+    write_json(run.selection, selection)
+
+
+def read_selection(run: RunFolder) -> Mapping[str, Any]:
+    """Read `selection.json`.
+
+    Raises:
+        StoreError: This is no run folder, or its study has not selected yet.
+    """
+    if not run.study.exists():
+        raise StoreError(f"{run.path} is no run folder; give the folder that `dsv select` printed")
+    if not run.selection.exists():
+        raise StoreError(f"{run.path} has no selection yet; finish the study with the same `dsv select` first")
+    return read_json(run.selection)
+
+
+def write_aucs(run: RunFolder, *, candidates: Mapping[str, float], chosen: Mapping[str, float]) -> None:
+    """Write `aucs.json`: the AUC of each candidate by its id, and of each selector's choice."""
+    write_json(run.aucs, {"candidates": dict(candidates), "chosen": dict(chosen)})
+
+
+def read_aucs(run: RunFolder) -> Mapping[str, float]:
+    """The AUC of each candidate by its id; empty if no labels are known."""
+    return read_json(run.aucs)["candidates"] if run.aucs.exists() else {}
+
+
+# ---------------------------------------------------------------------------
+# model/: the chosen detector
+# ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """What `model/model.json` says of the detector beside it.
+
+    Attributes:
+        detector: Name of the detector plugin.
+        detector_params: Its settings.
+        augmentation: Name of the augmentation that it was trained on.
+        params: Hyperparameters of the augmentation.
+        selector: Name of the selector that chose it.
+        image_size: The size at which it takes images.
+    """
+
+    detector: str
+    augmentation: str
+    selector: str
+    image_size: int
+    detector_params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_model(run: RunFolder, record: ModelRecord, detector: Path) -> None:
+    """Copy the chosen detector's folder into the run as its model."""
+    with finished_folder(run.model) as folder:
+        shutil.copytree(detector, folder, dirs_exist_ok=True)
+        write_json(folder / MODEL_RECORD, asdict(record))
+
+
+def load_model_record(run: RunFolder) -> ModelRecord:
+    """What the chosen model is; its files lie in `run.model`.
+
+    Raises:
+        StoreError: There is no model, or it is damaged.
+    """
+    if not run.model.is_dir():
+        raise StoreError(f"{run.path} holds no chosen model; finish the study with `dsv select` first")
+    problem = verify(run.model)
+    if problem is not None:
+        raise StoreError(f"{problem}; run the same `dsv select` again to restore the model")
+    return ModelRecord(**read_json(run.model / MODEL_RECORD))

@@ -1,0 +1,204 @@
+"""The run folder: everything a study has finished, written so that a kill at any moment loses nothing else.
+
+    RUN/
+      study.json           what is computed: settings, versions, format
+      journal.jsonl        what happened, one line for each event, appended
+      lock                 held by the process that works on the run
+      data/                the images as arrays, and their list
+      shared/ID/           what the trainings of all candidates begin with, if the detector has such a start
+        detector/            the detector after it
+        manifest.json
+      candidates/ID-N/     what candidate ID was after N updates: written once, never changed
+        evaluation.json      candidate, health, timings, discordance and separability, training curve
+        evaluation.safetensors   embeddings and scores
+        preview.npy          a few train images under its augmentation
+        detector/            the trained detector
+        manifest.json        the checksum of every other file
+      progress/ID          where a training stands; only for display
+      selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
+      aucs.json            AUCs, if a benchmark or the demo knows the labels
+      model/               the chosen detector, with a manifest
+      report.html          the page that shows why
+
+A finished folder appears by one rename after everything in it is on the disk. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from dsv_plugins.errors import StoreError
+
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "RunFolder",
+    "finished_folder",
+    "read_json",
+    "verify",
+    "write_json",
+    "write_text",
+    "writing",
+]
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+
+
+class RunFolder:
+    """One study's folder. The methods that write need `locked()` around them, but for `finished_folder`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.study = self.path / "study.json"
+        self.selection = self.path / "selection.json"
+        self.data = self.path / "data"
+        self.model = self.path / "model"
+        self.report = self.path / "report.html"
+        self.aucs = self.path / "aucs.json"
+        self.progress = self.path / "progress"
+        self.candidates = self.path / "candidates"
+        self.shared_starts = self.path / "shared"
+        self.journal = self.path / "journal.jsonl"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; a second process fails at once."""
+        with writing(self.path):
+            for folder in (self.path, self.data, self.progress, self.candidates):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / "lock", timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:  # an OSError too
+                raise StoreError(
+                    f"another process is working on {self.path}; wait for it to end, or give another --out"
+                ) from None
+        try:
+            for folder in (self.candidates, self.shared_starts):
+                for leftover in folder.glob(".*.partial"):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            yield
+        finally:
+            lock.release()
+
+    def candidate(self, candidate_id: str, updates: int | None) -> Path:
+        """The folder of a candidate's evaluation after that many updates; None is the whole budget of its detector."""
+        return self.candidates / f"{candidate_id}-{'all' if updates is None else updates}"
+
+    def shared_start(self, start_id: str) -> Path:
+        """The folder of the common start of the candidates' trainings."""
+        return self.shared_starts / start_id
+
+
+@contextlib.contextmanager
+def finished_folder(target: Path) -> Iterator[Path]:
+    """A new folder to fill; it appears at `target`, whole and with its checksums, when the block ends well."""
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        with writing(target):
+            yield partial
+            files = sorted(file for file in partial.rglob("*") if file.is_file())
+            sums = {file.relative_to(partial).as_posix(): _checksum(file) for file in files}
+            write_json(partial / MANIFEST, sums)
+            for file in files:
+                _flush(file)
+            for folder in {file.parent for file in files}:
+                _flush(folder)
+            if target.exists():
+                shutil.rmtree(target)
+            partial.rename(target)
+            _flush(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def verify(folder: Path) -> str | None:
+    """Why a finished folder cannot be trusted; None if every file is what was written."""
+    manifest = folder / MANIFEST
+    try:
+        sums = read_json(manifest)
+    except StoreError as error:
+        return str(error)
+    for name, checksum in sums.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            return f"{manifest} names {name!r}, which lies outside the run"
+        file = folder / name
+        if not file.is_file():
+            return f"{file} is missing"
+        if _checksum(file) != checksum:
+            return f"{file} is damaged"
+    return None
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file in one step, as `write_text` does."""
+    write_text(path, f"{json.dumps(content, indent=2)}\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file in one step: a reader sees the old one or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _flush(path.parent)
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Read a JSON object from a run folder."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged ({error})") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path} is damaged (it holds no object)")
+    return content
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into one line that says what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(
+            f"{path} cannot be written ({reason}); fix that and run the same command again, "
+            "which resumes from what is finished"
+        ) from error
+
+
+def _checksum(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Make the disk keep a file, or the entries of a folder, before anything relies on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

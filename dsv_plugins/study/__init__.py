@@ -1,0 +1,1 @@
+"""Plan a study, train what is missing, select."""

@@ -1,0 +1,74 @@
+"""How clear a choice is: would it be the same on other test images, and with other images held out?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dsv_plugins.hooks.interfaces import Selector
+from dsv_plugins.hooks.search import choose
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.types import Embeddings, Evaluation, Scores
+
+__all__ = ["on_rows", "win_shares"]
+
+Sets = TypeVar("Sets", Embeddings, Scores)
+
+MIN_RESAMPLES, MAX_RESAMPLES = 5, 50
+MAX_JUDGEMENTS = 1_000
+"""Bounds the resamples by work, not by time, so that the shares are the same on every machine. A judgement is of one
+candidate, or of two where the selector compares them."""
+MAX_ROWS = 128
+
+
+def win_shares(
+    selector: Selector, evaluations: Sequence[Evaluation], *, seed: int, judges_alone: bool = True
+) -> list[float]:
+    """The share of bootstrap resamples of the test and held-out images in which each candidate has the smallest loss.
+
+    The candidates of one resample are judged on the same images; those that tie share it, since a selector that cannot
+    tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is enough to tell a clear
+    choice from a toss-up.
+
+    Args:
+        selector: Whose choice it is.
+        evaluations: The candidates.
+        seed: Fixes the resamples.
+        judges_alone: Whether the selector looks at one candidate at a time, which costs less than comparing all.
+    """
+    generator = torch.Generator().manual_seed(derived_seed(seed, len(evaluations)))
+    first = evaluations[0].embeddings
+    kept = {name: _some_rows(len(getattr(first, name)), generator) for name in ("train", "augmented")}
+    thinned = [on_rows(evaluation, kept) for evaluation in evaluations]
+    drawn = {name: len(rows) for name in ("test", "holdout") if (rows := getattr(first, name)) is not None}
+    count = len(evaluations)
+    judgements = count if judges_alone else max(1, count * (count - 1) // 2)
+    resamples = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_JUDGEMENTS // judgements))
+    wins = [0.0] * count
+    for _ in range(resamples):
+        rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
+        resample = [on_rows(evaluation, rows) for evaluation in thinned]
+        losses = [float(loss) for loss in selector.losses(resample)]
+        smallest = losses[choose(losses)]
+        tied = [index for index, loss in enumerate(losses) if loss == smallest]
+        for index in tied:
+            wins[index] += 1 / len(tied)
+    return [won / resamples for won in wins]
+
+
+def _some_rows(size: int, generator: torch.Generator) -> Tensor:
+    return torch.randperm(size, generator=generator)[:MAX_ROWS].sort().values
+
+
+def on_rows(evaluation: Evaluation, rows: Mapping[str, Tensor]) -> Evaluation:
+    """The evaluation with the named sets cut down to some rows, where it has them."""
+
+    def cut(sets: Sets) -> Sets:
+        there = {name: getattr(sets, name) for name in rows}
+        return replace(sets, **{name: rows_of[rows[name]] for name, rows_of in there.items() if rows_of is not None})
+
+    return replace(evaluation, embeddings=cut(evaluation.embeddings), scores=cut(evaluation.scores))

@@ -1,0 +1,51 @@
+"""Whether a study's plugins exist and fit together. No plugin is made for that, so a wrong name shows at once."""
+
+from __future__ import annotations
+
+from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.interfaces import Executor
+from dsv_plugins.hooks.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    SearchPlugin,
+    SelectorPlugin,
+)
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.study.settings import StudySettings
+
+__all__ = ["check_names", "make_executor"]
+
+
+def check_names(settings: StudySettings, registry: Registry) -> None:
+    """Check that the plugins exist and fit together.
+
+    Raises:
+        InputError: They do not.
+    """
+    for kind, names in (
+        (AugmentationPlugin, settings.augmentations),
+        (DetectorEncoderPlugin, (settings.detector,)),
+        (ObserverPlugin, settings.observer_names),
+    ):
+        for name in names:
+            registry.get(kind, name)
+    for name in settings.selectors:
+        if registry.get(SelectorPlugin, name).needs_holdout and not settings.holdout:
+            raise InputError(
+                f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
+            )
+    judges = registry.get(SearchPlugin, settings.search).judges
+    if judges and not registry.get(SelectorPlugin, settings.selectors[0]).judges_alone:
+        alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
+        raise InputError(
+            f"{settings.search} judges candidates one by one, and {settings.selectors[0]!r} judges only a whole pool; "
+            f"put one of {alone} first"
+        )
+
+
+def make_executor(settings: StudySettings, registry: Registry) -> Executor:
+    """The executor of a study."""
+    workers = {} if settings.workers is None else {"workers": settings.workers}
+    return registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})

@@ -1,0 +1,105 @@
+"""What selectors make of a pool of candidates: losses, choices, and how clear each choice is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dsv_plugins.errors import DSVError, PluginError, describe_error, reason_of
+from dsv_plugins.hooks.records import SelectorPlugin
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.hooks.search import choose
+from dsv_plugins.study.bootstrap import win_shares
+from dsv_plugins.types import Evaluation
+
+__all__ = ["Verdict", "judge", "judge_pool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one selector makes of a pool.
+
+    Attributes:
+        losses: Its loss for each candidate, lower is better.
+        choice: The place of the candidate that it chooses.
+        wins: The share of bootstrap resamples of the test images that each candidate wins; None if not measured.
+    """
+
+    losses: Sequence[float]
+    choice: int
+    wins: Sequence[float] | None = None
+
+
+def judge(
+    registry: Registry,
+    selector: str,
+    evaluations: Sequence[Evaluation],
+    params: Mapping[str, object] | None = None,
+) -> Verdict:
+    """Let one selector judge a pool.
+
+    Raises:
+        PluginError: It failed, or gave something other than one loss for each candidate. The message names it.
+    """
+    label = f"selector {selector!r} ({registry.provider(SelectorPlugin, selector)})"
+    try:
+        losses = [float(loss) for loss in registry.create(SelectorPlugin, selector, params).losses(evaluations)]
+        if len(losses) != len(evaluations):
+            raise PluginError(f"{label} gave {len(losses)} losses for {len(evaluations)} candidates")
+        return Verdict(losses, choose(losses))
+    except DSVError as error:
+        raise PluginError(str(error)) from error
+    except Exception as error:
+        raise PluginError(f"{label} failed: {describe_error(error)}") from error
+
+
+def judge_pool(
+    registry: Registry,
+    selectors: Sequence[str],
+    evaluations: Sequence[Evaluation],
+    *,
+    seed: int,
+    confidence: bool,
+    note: Callable[[str], None],
+) -> dict[str, Verdict]:
+    """Let several selectors judge a pool. One that fails is left out with a note, but the first must not fail.
+
+    Args:
+        registry: Where the selectors are found.
+        selectors: Their names, the deciding one first.
+        evaluations: The pool.
+        seed: Fixes the resamples.
+        confidence: Whether to measure how clear each choice is.
+        note: Called with what the user should know.
+    """
+    verdicts = {}
+    for name in selectors:
+        try:
+            verdict = judge(registry, name, evaluations)
+        except PluginError as error:
+            if name == selectors[0]:
+                raise
+            note(f"no choice by {name!r}: {error}")
+            continue
+        unusable = [
+            str(evaluation.candidate)
+            for evaluation, loss in zip(evaluations, verdict.losses, strict=True)
+            if not math.isfinite(loss)
+        ]
+        if unusable:
+            note(f"{name!r} has no finite loss for {', '.join(unusable)}; they rank last")
+        wins = _wins(registry, name, evaluations, seed=seed, note=note) if confidence else None
+        verdicts[name] = Verdict(verdict.losses, verdict.choice, wins)
+    return verdicts
+
+
+def _wins(
+    registry: Registry, name: str, evaluations: Sequence[Evaluation], *, seed: int, note: Callable[[str], None]
+) -> list[float] | None:
+    alone = registry.get(SelectorPlugin, name).judges_alone
+    try:
+        return win_shares(registry.create(SelectorPlugin, name), evaluations, seed=seed, judges_alone=alone)
+    except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
+        note(f"how clear the choice by {name!r} is cannot be measured: {reason_of(error)}")
+        return None

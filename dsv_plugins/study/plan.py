@@ -1,0 +1,136 @@
+"""What a study is going to do: its candidates, its budget and its search, before any image is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from dsv_plugins.data.dataset import Dataset, open_dataset, prepare
+from dsv_plugins.data.images import BadFile
+from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.hooks.search import Search
+from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid
+from dsv_plugins.study.check import check_names
+from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.settings import StudySettings
+from dsv_plugins.types import Candidate
+
+__all__ = ["Plan", "plan_study"]
+
+DEFAULT_IMAGE_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study is going to do.
+
+    Attributes:
+        settings: The settings of the study.
+        registry: Where its plugins are found.
+        search: Its search.
+        search_record: What is known of the search before it runs.
+        image_size: The size at which images are loaded.
+        budget: The detector's whole budget of updates; None if it is not known.
+        shared_updates: The updates that all candidates share.
+    """
+
+    settings: StudySettings
+    registry: Registry
+    search: Search
+    search_record: SearchPlugin
+    image_size: int
+    budget: int | None
+    shared_updates: int
+
+    def spaces(self) -> dict[str, Space]:
+        """The search space of each augmentation."""
+        return {
+            name: {**self.registry.get(AugmentationPlugin, name).space, **self.settings.grid}
+            for name in self.settings.augmentations
+        }
+
+    def candidate(
+        self, augmentation: str, params: Mapping[str, object], context: Mapping[str, str] | None = None
+    ) -> Candidate:
+        """A candidate of this study.
+
+        Raises:
+            PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
+        """
+        self.registry.create(AugmentationPlugin, augmentation, params)
+        provider = self.registry.provider(AugmentationPlugin, augmentation)
+        return Candidate(
+            augmentation=augmentation,
+            params=dict(params),
+            detector=self.settings.detector,
+            detector_params=dict(self.settings.detector_params),
+            seed=self.settings.seed,
+            context={**(context or {}), "augmentation": str(provider)},
+        )
+
+    def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
+        """Every point of every augmentation's search space, in grid order, with `range_points` of each range."""
+        return [
+            self.candidate(name, point) for name, space in self.spaces().items() for point in grid(space, range_points)
+        ]
+
+    def context(self, dataset: Dataset) -> dict[str, str]:
+        """What the outcome of a training depends on besides the settings of its candidate."""
+        return {
+            "data": dataset.fingerprint,
+            "detector": str(self.registry.provider(DetectorEncoderPlugin, self.settings.detector)),
+            "torch": metadata.version("torch"),
+            "threads": str(self.settings.threads),
+        }
+
+    def prepare_images(self, folder: Path, observers: Observers | None = None) -> tuple[Dataset, Sequence[BadFile]]:
+        """Write the images into a folder, unless they are there, and open them; with the files that were left out."""
+        settings = self.settings
+
+        def progress(images: str, done: int, planned: int) -> None:
+            if observers is not None:
+                observers.notify(Observer.decoding, images, done, planned)
+
+        bad = prepare(
+            settings.train,
+            settings.test,
+            folder,
+            size=self.image_size,
+            holdout=settings.holdout,
+            seed=settings.seed,
+            skip_bad=settings.skip_bad,
+            progress=progress,
+        )
+        return open_dataset(folder), bad
+
+
+def plan_study(settings: StudySettings, registry: Registry) -> Plan:
+    """Look up everything that a study needs, and check it.
+
+    Raises:
+        InputError: A setting is wrong.
+        PluginError: A plugin refuses its settings.
+    """
+    check_names(settings, registry)
+    detector = registry.create(DetectorEncoderPlugin, settings.detector, settings.detector_params)
+    search_record = registry.get(SearchPlugin, settings.search)
+    if search_record.parts and detector.updates is None:
+        raise InputError(
+            f"{settings.search} needs to know a detector's budget, and {settings.detector!r} has no `updates`"
+        )
+    plan = Plan(
+        settings=settings,
+        registry=registry,
+        search=registry.create(SearchPlugin, settings.search, settings.search_params),
+        search_record=search_record,
+        image_size=settings.image_size or detector.image_size or DEFAULT_IMAGE_SIZE,
+        budget=detector.updates,
+        shared_updates=detector.shared_updates,
+    )
+    plan.candidates(range_points=2)  # the ends of a range stand for what is between them
+    return plan

@@ -1,0 +1,107 @@
+"""Who is notified of a study's progress, and how far the trainings are, read from the run folder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Concatenate, ParamSpec
+
+from dsv_plugins.errors import describe_error
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.progress import TrainingProgress, read_progress
+from dsv_plugins.types import Candidate
+
+__all__ = ["Observers", "ProgressWatcher"]
+
+Details = ParamSpec("Details")
+
+POLL_SECONDS = 0.5
+CLOCK_SLACK = 1.0
+"""Seconds by which a file system's clock may lag."""
+
+
+class Observers:
+    """Notifies several observers of each event, one event at a time. A plugin that raises is notified no more.
+
+    Args:
+        own: The caller's observer, whose errors are the caller's.
+        plugins: Observers of plugins, by name.
+    """
+
+    def __init__(self, own: Observer, plugins: Mapping[str, Observer]) -> None:
+        self._own = own
+        self._plugins = dict(plugins)
+        self._one_at_a_time = threading.RLock()
+
+    def notify(
+        self, event: Callable[Concatenate[Observer, Details], None], *args: Details.args, **kwargs: Details.kwargs
+    ) -> None:
+        """Call one method of every observer, as in `notify(Observer.finished, candidate, seconds)`."""
+        with self._one_at_a_time:
+            getattr(self._own, event.__name__)(*args, **kwargs)
+            for name, observer in list(self._plugins.items()):
+                try:
+                    getattr(observer, event.__name__)(*args, **kwargs)
+                except Exception as error:  # a logger is not worth a study
+                    del self._plugins[name]
+                    self.notify(Observer.noted, f"observer {name!r} failed and is left out ({describe_error(error)})")
+
+
+class ProgressWatcher:
+    """Notifies observers of trainings in progress, wherever these run. Use as a context manager around them.
+
+    Args:
+        run: The run folder, where trainings write how far they are.
+        candidates: Those about to be trained.
+        observers: Who is notified.
+    """
+
+    def __init__(self, run: RunFolder, candidates: Sequence[Candidate], observers: Observers) -> None:
+        self._run = run
+        self._waiting = {candidate.id: candidate for candidate in candidates}
+        self._seen: dict[str, TrainingProgress] = {}
+        self._observers = observers
+        self._started = time.time()
+        self._looking = threading.RLock()  # no observer may hear of a training after its end
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> ProgressWatcher:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def end(self, candidate: Candidate) -> None:
+        """Notify of what is new about a candidate, and of nothing more afterwards."""
+        with self._looking:
+            if candidate.id in self._waiting:
+                self._look(candidate)
+                if candidate.id not in self._seen:
+                    self._observers.notify(Observer.training, candidate)
+                del self._waiting[candidate.id]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            for candidate in list(self._waiting.values()):
+                with self._looking:
+                    if candidate.id in self._waiting:
+                        self._look(candidate)
+
+    def _look(self, candidate: Candidate) -> None:
+        progress = read_progress(self._run, candidate.id, since=self._started - CLOCK_SLACK)
+        if progress is None:
+            return
+        before = self._seen.get(candidate.id)
+        if before is None:
+            self._observers.notify(Observer.training, candidate)
+        if before is None or before.update != progress.update:
+            self._seen[candidate.id] = progress
+            self._observers.notify(Observer.updated, candidate, progress.update, progress.planned, progress.loss)

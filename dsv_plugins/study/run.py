@@ -1,0 +1,122 @@
+"""One run of a study: claim the folder, prepare the images, train what is missing, select, keep."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+
+from dsv_plugins.data.dataset import Dataset
+from dsv_plugins.data.shift import shift_warning
+from dsv_plugins.errors import TrainingError
+from dsv_plugins.hooks.interfaces import Executor
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.records import ObserverPlugin, SelectorPlugin
+from dsv_plugins.hooks.search import SearchProblem
+from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.remote_copy import RemoteCopy
+from dsv_plugins.study.judging import judge_pool
+from dsv_plugins.study.log import RunLog
+from dsv_plugins.study.plan import Plan
+from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.result import Result, collect
+from dsv_plugins.study.schedule import Schedule
+from dsv_plugins.study.serialise import as_selection
+from dsv_plugins.types import Evaluation
+
+__all__ = ["run_study"]
+
+
+def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Result:
+    """Train what is not trained yet, and select.
+
+    Args:
+        plan: What to do.
+        executor: What runs the trainings.
+        observer: Notified of what happens, beside the study's observer plugins.
+        command: The command line that asked for it, for the journal and the report.
+    """
+    settings, registry = plan.settings, plan.registry
+    folder = RunFolder(settings.folder())
+    remote_copy = None if settings.address is None else RemoteCopy(settings.address, folder)
+    plugins = {name: registry.create(ObserverPlugin, name) for name in settings.observer_names}
+    log = RunLog(folder, remote_copy, Observers(observer, plugins))
+    schedule = Schedule(plan, folder, executor, log)
+    with folder.locked():
+        if remote_copy is not None:
+            remote_copy.pull()
+        was_there = claim(folder, settings.identity())
+        log.record("resumed" if was_there else "started", pid=os.getpid(), command=command)
+        dataset, bad = plan.prepare_images(folder.data, log.observers)
+        for file in bad:
+            log.note(f"left out: {file}")
+        warning = shift_warning(dataset.train, dataset.test)
+        if warning is not None:
+            log.note(warning)
+        evaluations = _search(plan, dataset, schedule, folder, log)
+        verdicts = judge_pool(
+            registry,
+            settings.selectors,
+            evaluations,
+            seed=settings.seed,
+            confidence=settings.confidence,
+            note=log.note,
+        )
+        chosen = evaluations[verdicts[settings.selectors[0]].choice].health
+        if chosen is not None and chosen.warning is not None:
+            log.note(chosen.warning)
+        result = collect(
+            folder.path,
+            schedule,
+            evaluations,
+            verdicts,
+            log,
+            warnings=[warning] if warning else [],
+            plugins=settings.plugins,
+        )
+        _keep(plan, folder, result, schedule, log)
+        for name, choice in result.selected.items():
+            log.notify(Observer.selected, name, choice.candidate, choice.loss)
+        return result
+
+
+def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder, log: RunLog) -> Sequence[Evaluation]:
+    """The evaluations of all candidates that got the whole budget, in the order in which they were requested."""
+    settings = plan.settings
+    problem = SearchProblem(
+        spaces=plan.spaces(),
+        candidate=functools.partial(plan.candidate, context=plan.context(dataset)),
+        evaluate=schedule.evaluate,
+        losses=plan.registry.create(SelectorPlugin, settings.selectors[0]).losses,
+        budget=plan.budget,
+        rungs=settings.schedule,
+        seed=settings.seed,
+        run=folder.path,
+        note=log.note,
+    )
+    log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
+    evaluations = plan.search.run(problem)
+    finished = [evaluations[candidate_id] for candidate_id in schedule.requested if candidate_id in evaluations]
+    if finished:
+        return finished
+    if schedule.failures:
+        raise TrainingError(f"every candidate failed; the first: {next(iter(schedule.failures.values()))}")
+    raise TrainingError(f"the search {settings.search!r} gave no candidate the whole budget")
+
+
+def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log: RunLog) -> None:
+    """Write the selection and the chosen model."""
+    selector, candidate = next(iter(result.selected)), result.choice.candidate
+    write_selection(folder, as_selection(result))
+    record = ModelRecord(
+        detector=candidate.detector,
+        detector_params=dict(candidate.detector_params),
+        augmentation=candidate.augmentation,
+        params=dict(candidate.params),
+        selector=selector,
+        image_size=plan.image_size,
+    )
+    trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
+    save_model(folder, record, trained.detector)
+    log.record("selected", candidate=candidate.id, selector=selector)

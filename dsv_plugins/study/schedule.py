@@ -1,0 +1,148 @@
+"""The trainings of a run: what is stored is loaded, the rest is trained by the executor."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
+from dsv_plugins.hooks.interfaces import Executor, Outcome
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.store.folder import RunFolder, verify
+from dsv_plugins.study.log import RunLog
+from dsv_plugins.study.plan import Plan
+from dsv_plugins.study.progress import ProgressWatcher
+from dsv_plugins.training.job import Job, shared_start_of, train_candidate, train_shared_start
+from dsv_plugins.types import Candidate, Evaluation
+
+__all__ = ["Schedule"]
+
+
+class Schedule:
+    """Trains candidates up to a number of updates, as a search requests them.
+
+    Args:
+        plan: What the study is going to do.
+        folder: Where trainings are stored.
+        executor: What runs them.
+        log: What records them.
+
+    Attributes:
+        requested: Every candidate that was requested, by its id.
+        trained_to: How far each one is trained.
+        failures: Why some failed.
+        costs: The updates spent on each one, for each number of updates it was trained to.
+    """
+
+    def __init__(self, plan: Plan, folder: RunFolder, executor: Executor, log: RunLog) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._executor = executor
+        self._log = log
+        self.requested: dict[str, Candidate] = {}
+        self.trained_to: dict[str, int | None] = {}
+        self.failures: dict[str, str] = {}
+        self.costs: dict[tuple[str, int | None], int] = {}
+
+    @property
+    def updates_spent(self) -> int | None:
+        """The training updates of all candidates; None if the detector does not count them."""
+        return None if self._plan.budget is None else self._plan.shared_updates + sum(self.costs.values())
+
+    def evaluate(
+        self, candidates: Sequence[Candidate], updates: int | None, resumes_from: int | None
+    ) -> Mapping[str, Evaluation]:
+        """Train those that are not stored yet, and load them all."""
+        requested = {candidate.id: candidate for candidate in candidates}  # a search may propose one twice
+        self.requested.update(requested)
+        candidates = [candidate for candidate in requested.values() if candidate.id not in self.failures]
+        missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
+        begins_shared = bool(missing) and resumes_from is None and self._plan.shared_updates > 0
+        start = self._shared_start(missing[0]) if begins_shared else None
+        self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
+        jobs = [
+            self._job(candidate, updates=updates, resumes_from=resumes_from, shared_start=start)
+            for candidate in missing
+        ]
+        for candidate, outcome in self._train(train_candidate, jobs):
+            self._take(candidate, updates, outcome)
+        return self._load(candidates, updates, resumes_from)
+
+    def _load(
+        self, candidates: Sequence[Candidate], updates: int | None, resumes_from: int | None
+    ) -> dict[str, Evaluation]:
+        events = self._log.journal.events()
+        recorded = {(event["candidate"], event["updates"]) for event in events if event["event"] == "finished"}
+        evaluations = {}
+        for candidate in candidates:
+            if candidate.id not in self.failures:
+                self.trained_to[candidate.id] = updates and max(updates, self.trained_to.get(candidate.id) or 0)
+                self.costs[candidate.id, updates] = (updates or 0) - (resumes_from or 0)
+                evaluation = EvaluationFolder(self._folder.candidate(candidate.id, updates)).load()
+                evaluations[candidate.id] = evaluation
+                if (candidate.id, updates) not in recorded:  # a kill fell between the end of its training and the event
+                    seconds = sum(evaluation.timings.values())
+                    self._log.record("finished", candidate=candidate.id, updates=updates, seconds=seconds)
+        return evaluations
+
+    def _shared_start(self, candidate: Candidate) -> str:
+        """Train what all candidates begin with, unless it is stored, and return its id."""
+        start = shared_start_of(candidate)
+        if not self._is_whole(self._folder.shared_start(start.id), start):
+            updates = self._plan.shared_updates
+            self._log.notify(Observer.dispatching, self._folder.path, [start], updates)
+            for _, outcome in self._train(train_shared_start, [self._job(start)]):
+                if outcome.error is not None:
+                    raise TrainingError(f"the start that all candidates share failed: {reason_of(outcome.error)}")
+                assert outcome.value is not None
+                self._log.notify(Observer.finished, start, outcome.value)
+                self._log.record("shared start", start=start.id, updates=updates, seconds=outcome.value)
+        return start.id
+
+    def _job(self, candidate: Candidate, **details: Any) -> Job:
+        settings = self._plan.settings
+        return Job(self._folder.path, candidate, threads=settings.threads, plugins=settings.plugins, **details)
+
+    def _train(
+        self, training: Callable[[Job], float], jobs: Sequence[Job]
+    ) -> Iterator[tuple[Candidate, Outcome[float]]]:
+        """Let the executor run the jobs, and notify of how far each training is."""
+        candidates = [job.candidate for job in jobs]
+        with ProgressWatcher(self._folder, candidates, self._log.observers) as watcher:
+            for outcome in self._executor.run(training, jobs) if jobs else ():
+                candidate = candidates[outcome.index]
+                watcher.end(candidate)
+                if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate
+                    raise outcome.error
+                if outcome.note:
+                    self._log.record("noted", candidate=candidate.id, message=outcome.note)
+                    self._log.note(f"{candidate}: {outcome.note}")
+                yield candidate, outcome
+
+    def _take(self, candidate: Candidate, updates: int | None, outcome: Outcome[float]) -> None:
+        """Record how a training ended."""
+        if outcome.error is not None:
+            reason = reason_of(outcome.error)
+            self.failures[candidate.id] = reason
+            self._log.record("failed", candidate=candidate.id, updates=updates, reason=reason)
+            self._log.notify(Observer.failed, candidate, reason)
+        else:
+            assert outcome.value is not None
+            self._log.record("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
+            self._log.notify(Observer.finished, candidate, outcome.value)
+
+    def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
+        return self._is_whole(self._folder.candidate(candidate.id, updates), candidate)
+
+    def _is_whole(self, folder: Path, candidate: Candidate) -> bool:
+        """Whether a training is stored; a damaged one is removed, with a note."""
+        if not folder.exists():
+            return False
+        problem = verify(folder)
+        if problem is not None:
+            self._log.note(f"{problem}; {candidate} is trained again")
+            shutil.rmtree(folder)
+        return problem is None

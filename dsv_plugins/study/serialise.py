@@ -1,0 +1,70 @@
+"""A result as plain JSON: for a command's `--json`, and for the run folder."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsv_plugins.study.result import CandidateResult, Result
+
+__all__ = ["as_json", "as_selection", "finite_or_none"]
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The result as one JSON object; a loss that is not finite is null."""
+    return {
+        "run": str(result.run),
+        "selected": {
+            name: {
+                "augmentation": choice.candidate.augmentation,
+                "params": dict(choice.candidate.params),
+                "loss": choice.loss,
+            }
+            for name, choice in result.selected.items()
+        },
+        "candidates": [
+            {
+                **_identified(entry),
+                "losses": _losses(entry),
+                "seconds": entry.seconds,
+                "training_accuracy": entry.health.training_accuracy if entry.health else None,
+                "concentration": finite_or_none(entry.health.concentration) if entry.health else None,
+            }
+            for entry in result.candidates
+        ],
+        "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
+        "updates_spent": result.updates_spent,
+        "notes": list(result.notes),
+    }
+
+
+def as_selection(result: Result) -> dict[str, Any]:
+    """What `selection.json` keeps: nothing that differs between two runs of one study, such as times."""
+    return {
+        "candidates": [_identified(entry) for entry in result.candidates],
+        "selected": {name: {"id": made.candidate.id, "loss": made.loss} for name, made in result.selected.items()},
+        "losses": {entry.candidate.id: _losses(entry) for entry in result.candidates},
+        "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
+        "warnings": list(result.warnings),
+    }
+
+
+def _identified(entry: CandidateResult) -> dict[str, Any]:
+    return {
+        "id": entry.candidate.id,
+        "augmentation": entry.candidate.augmentation,
+        "params": dict(entry.candidate.params),
+        "status": entry.status,
+        "reason": entry.reason,
+        "updates": entry.updates,
+    }
+
+
+def _losses(entry: CandidateResult) -> dict[str, float | None]:
+    return {name: finite_or_none(loss) for name, loss in (entry.losses or {}).items()}

@@ -1,0 +1,161 @@
+"""The settings of a study, and what they identify: its run folder, and the trainings that belong to it.
+
+A setting is part of the identity unless its metadata say `identifies: False`, so that none can be forgotten there. The
+command line takes its flags, their help and their groups from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.search import Rungs
+from dsv_plugins.hooks.spaces import Space, space_problems, space_to_json
+from dsv_plugins.store.remote_copy import is_address
+
+if TYPE_CHECKING:  # torch comes with it
+    from dsv_plugins.data.dataset import Source
+
+__all__ = ["RUNS_VARIABLE", "StudySettings"]
+
+RUNS_VARIABLE = "DSV_RUNS"
+
+CANDIDATES, DETECTOR, SELECTION, EXECUTION = (
+    {"group": name} for name in ("candidates", "detector", "selection", "execution")
+)
+"""The groups of the settings in the help of a command. A setting without a group has no flag."""
+FREE = {"identifies": False}
+"""Runs that differ in such a setting only are one run."""
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Every setting of a study.
+
+    Attributes:
+        train: Normal images: a folder, or a uint8 tensor (images, channels, height, width).
+        test: Unlabelled images, likewise.
+        augmentation: Name of an augmentation plugin, or several as a,b,c: their candidates form one pool.
+        grid: Values or ranges of hyperparameters, in place of those that the plugin suggests.
+        search: Name of the search plugin, which decides what is trained and how far: grid, halving, …
+        search_params: Settings of the search, such as {trials: 20}.
+        rungs: In how many parts a search may spend the budget; grid spends it at once.
+        rung_factor: By how much the budget grows from part to part.
+        detector: Name of the detector-encoder plugin.
+        detector_params: Settings of the detector, such as {width: 16}.
+        holdout: Share of the train images to keep out of training, for selectors that need unseen normals.
+        selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
+        seed: Fixes every random draw.
+        executor: Name of the executor plugin, which runs the trainings.
+        executor_params: Settings of the executor, such as {num_gpus: 1}.
+        workers: Trainings at once; by default one on each core.
+        threads: Threads of each training. Results do not depend on the executor, but they do depend on the threads.
+        observers: Name of an observer plugin, or several as a,b,c, to notify of what happens, such as loggers.
+        skip_bad: Leave out files that cannot be read, and test images that are train images too.
+        out: The run folder, or its address, as s3://…; the same command resumes it. By default a folder named after the
+            settings, below $DSV_RUNS or ./dsv-runs.
+        image_size: Height and width to load images at; the detector's own if None.
+        confidence: Whether to measure how often each choice would be the same on resampled test images.
+        plugins: Plugins that are in no package, as for `build_registry`.
+    """
+
+    train: Source
+    test: Source
+    augmentation: str | Sequence[str] = field(default="cutpaste", metadata=CANDIDATES)
+    grid: Space = field(default_factory=dict, metadata=CANDIDATES)
+    search: str = field(default="grid", metadata=CANDIDATES)
+    search_params: Mapping[str, object] = field(default_factory=dict, metadata=CANDIDATES | FREE)
+    rungs: int = field(default=3, metadata=CANDIDATES)
+    rung_factor: float = field(default=3.0, metadata=CANDIDATES)
+    detector: str = field(default="cutpaste-resnet18", metadata=DETECTOR)
+    detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
+    holdout: float = field(default=0.0, metadata=SELECTION)
+    selector: str | Sequence[str] = field(default="dsv", metadata=SELECTION | FREE)
+    seed: int = field(default=0, metadata=SELECTION)
+    executor: str = field(default="processes", metadata=EXECUTION | FREE)
+    executor_params: Mapping[str, object] = field(default_factory=dict, metadata=EXECUTION | FREE)
+    workers: int | None = field(default=None, metadata=EXECUTION | FREE)
+    threads: int = field(default=1, metadata=EXECUTION)
+    observers: str | Sequence[str] = field(default="", metadata=EXECUTION | FREE)
+    skip_bad: bool = field(default=False, metadata=EXECUTION | FREE)
+    out: Path | str | None = field(default=None, metadata=EXECUTION | FREE)
+    image_size: int | None = None
+    confidence: bool = field(default=True, metadata=FREE)
+    plugins: tuple[object, ...] = field(default=(), metadata=FREE)
+
+    def __post_init__(self) -> None:
+        for problem in space_problems(self.grid):
+            raise InputError(f"grid: {problem}")
+        if self.threads < 1:
+            raise InputError(f"threads is {self.threads}; give a whole number of at least 1")
+        self.schedule  # noqa: B018 — it checks rungs and factor
+
+    @property
+    def augmentations(self) -> tuple[str, ...]:
+        """The names of the augmentations."""
+        return _names(self.augmentation, "augmentation")
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The names of the selectors, the deciding one first."""
+        return _names(self.selector, "selector")
+
+    @property
+    def observer_names(self) -> tuple[str, ...]:
+        """The names of the observer plugins."""
+        return _names(self.observers, "observers") if self.observers else ()
+
+    @property
+    def schedule(self) -> Rungs:
+        """How the budget grows, for searches that spend it in parts."""
+        return Rungs(self.rungs, self.rung_factor)
+
+    def identity(self) -> dict[str, Any]:
+        """What a run folder belongs to, as plain JSON: every setting that tells one run from another."""
+        special = {
+            "train": _named_source(self.train),
+            "test": _named_source(self.test),
+            "augmentation": list(self.augmentations),
+            "grid": space_to_json(self.grid),
+        }
+        settings = {
+            setting.name: special.get(setting.name, getattr(self, setting.name))
+            for setting in fields(StudySettings)
+            if setting.metadata.get("identifies", True)
+        }
+        try:
+            return json.loads(json.dumps(settings, allow_nan=False))  # type: ignore[no-any-return]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the settings cannot be stored ({error}); give numbers, text or lists") from error
+
+    @property
+    def address(self) -> str | None:
+        """The address where the run folder has a copy; None if `out` is a path."""
+        return str(self.out) if is_address(self.out) else None
+
+    def folder(self) -> Path:
+        """The run folder, as an absolute path; for an address, the folder on this machine where the work is done."""
+        if self.out is not None and self.address is None:
+            return Path(self.out).absolute()
+        content = self.address or json.dumps(self.identity(), sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        return Path(os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations)}-{digest}").absolute()
+
+
+def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+    if not all(names) or not names or len(set(names)) != len(names):
+        raise InputError(f"{setting} is {', '.join(names) or 'empty'}; name at least one, and each once")
+    return tuple(names)
+
+
+def _named_source(source: Source) -> str:
+    if isinstance(source, Path):
+        return str(source.absolute())
+    return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]

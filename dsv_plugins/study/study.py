@@ -1,0 +1,60 @@
+"""The study: from two sets of images to a selected, trained detector."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.check import check_names, make_executor
+from dsv_plugins.study.settings import StudySettings
+from dsv_plugins.study.warm_up import prepare_worker
+
+if TYPE_CHECKING:  # torch comes with these
+    from dsv_plugins.data.dataset import Source
+    from dsv_plugins.study.result import Result
+
+__all__ = ["Study", "select"]
+
+
+@dataclass(frozen=True)
+class Study(StudySettings):
+    """Which augmentation hyperparameters suit these images? The settings are those of `StudySettings`."""
+
+    def run(self, observer: Observer | None = None, *, command: str = "") -> Result:
+        """Train what is not trained yet, and select.
+
+        Args:
+            observer: Notified of what happens, beside the observer plugins that the study names.
+            command: The command line that asked for it, which the report shows.
+
+        Raises:
+            InputError: A setting or a file is wrong.
+            StoreError: The run folder cannot be used; what was finished is kept.
+            TrainingError: Every candidate failed.
+        """
+        registry = build_registry(self.plugins)
+        check_names(self, registry)
+        executor = make_executor(self, registry)
+        prepare = functools.partial(prepare_worker, self.detector, dict(self.detector_params), self.plugins)
+        is_finished = RunFolder(self.folder()).selection.exists()
+        with nullcontext() if is_finished else executor.warmed_up(prepare):
+            # Imported here because torch takes seconds, which the workers should not wait for.
+            from dsv_plugins.study.plan import plan_study
+            from dsv_plugins.study.run import run_study
+
+            return run_study(plan_study(self, registry), executor, observer or Observer(), command=command)
+
+
+def select(train: Source | str, test: Source | str, *, observer: Observer | None = None, **settings: Any) -> Result:
+    """Run a study in one call; the settings are those of `StudySettings`."""
+    return Study(_source(train), _source(test), **settings).run(observer)
+
+
+def _source(source: Source | str) -> Source:
+    return Path(source) if isinstance(source, str) else source

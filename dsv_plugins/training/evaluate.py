@@ -1,0 +1,104 @@
+"""One candidate in, one evaluation out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsv_plugins.data.dataset import Dataset
+from dsv_plugins.errors import TrainingError
+from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Progress
+from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.losses import concentration, discordance, separability
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.transforms import as_float
+from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
+
+__all__ = ["evaluate", "make_augmentation", "make_detector", "measures", "preview"]
+
+AUGMENTED_COPIES, PREVIEW_COPIES, SCORED_COPIES = 1, 2, 3
+"""Separate the draws of augmented copies from those of the training, and from each other."""
+PREVIEW_IMAGES = 4
+SCORED_BATCH = 64
+
+
+def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
+    """A new detector with the candidate's settings."""
+    return registry.create(DetectorEncoderPlugin, candidate.detector, candidate.detector_params)
+
+
+def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
+    """The augmentation with the candidate's hyperparameters."""
+    return registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+
+
+def evaluate(
+    candidate: Candidate,
+    dataset: Dataset,
+    detector: DetectorEncoder,
+    augmentation: Augmentation,
+    *,
+    updates: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Train a detector on an augmentation, and collect what selectors look at.
+
+    Args:
+        candidate: What is trained.
+        dataset: The images.
+        detector: Its detector, new or partly trained.
+        augmentation: Its augmentation.
+        updates: How far to train; None for the detector's whole budget.
+        progress: Called during the training.
+    """
+    started = time.monotonic()
+    detector.fit(dataset.train, augmentation, updates=updates, seed=candidate.seed, progress=progress)
+    trained = time.monotonic()
+
+    generator = torch.Generator().manual_seed(derived_seed(candidate.seed, AUGMENTED_COPIES))
+    holdout = dataset.holdout
+    embeddings = Embeddings(
+        train=detector.encode(dataset.train),
+        augmented=detector.encode_augmented(dataset.train, augmentation, generator=generator),
+        test=detector.encode(dataset.test),
+        holdout=None if holdout is None else detector.encode(holdout),
+    )
+    scores = Scores(
+        train=detector.score(dataset.train),
+        test=detector.score(dataset.test),
+        holdout=None if holdout is None else detector.score(holdout),
+        augmented=_score_augmented(detector, dataset.train, augmentation, candidate.seed),
+    )
+    if not all(torch.isfinite(part).all() for part in (embeddings.train, embeddings.augmented, embeddings.test)):
+        raise TrainingError("the training ended with embeddings that are not finite; try a smaller learning rate")
+    health = Health(
+        training_accuracy=detector.training_accuracy,
+        concentration=float(concentration(embeddings.train, embeddings.augmented)),
+    )
+    timings = {"training": trained - started, "encoding": time.monotonic() - trained}
+    return Evaluation(candidate, embeddings, scores, health, timings)
+
+
+def preview(train: Tensor, augmentation: Augmentation, seed: int) -> np.ndarray[Any, Any]:
+    """The first train images under the augmentation: every candidate of a study has the same images and draws."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, PREVIEW_COPIES))
+    copies = augmentation(as_float(train[:PREVIEW_IMAGES]), generator=generator)
+    return (copies.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+
+
+def measures(embeddings: Embeddings) -> dict[str, float]:
+    """The two parts of DSV, whatever the selectors: the report shows them beside every loss."""
+    sets = (embeddings.train, embeddings.augmented, embeddings.test)
+    return {"discordance": float(discordance(*sets)), "separability": float(separability(*sets))}
+
+
+def _score_augmented(detector: DetectorEncoder, train: Tensor, augmentation: Augmentation, seed: int) -> Tensor:
+    """The scores of one augmented copy of each train image, in batches, since copies are floats."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, SCORED_COPIES))
+    batches = (as_float(batch) for batch in torch.split(train, SCORED_BATCH))
+    return torch.cat([detector.score(augmentation(batch, generator=generator)) for batch in batches])

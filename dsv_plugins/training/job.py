@@ -1,0 +1,138 @@
+"""The work that an executor runs for a study. The functions are top-level, and a job can be pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dsv_plugins.data.dataset import Dataset, open_dataset
+from dsv_plugins.hooks.interfaces import Progress
+from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.store.folder import RunFolder, finished_folder
+from dsv_plugins.store.progress import TrainingProgress, write_progress
+from dsv_plugins.training.evaluate import evaluate, make_augmentation, make_detector, measures, preview
+from dsv_plugins.types import Candidate
+
+__all__ = ["Job", "shared_start_of", "threads", "train_candidate", "train_shared_start"]
+
+PROGRESS_SECONDS = 0.5
+SHARED_START = "shared start"
+"""Stands for the augmentation in an id and on displays; no plugin's name has a space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate to train up to a number of updates.
+
+    Attributes:
+        run: The run folder, which has the images.
+        candidate: What to train.
+        updates: How far; None for the detector's whole budget.
+        resumes_from: The updates at which an earlier evaluation of it stopped; None to start at the beginning.
+        shared_start: Id of the training in the run folder that this one begins with, if the detector has such a start.
+        threads: Threads of torch. Part of the job, since sums in another order have other last digits.
+        plugins: Plugins that are in no package, as given to `build_registry`.
+        images: The images, if they do not come from the run folder.
+    """
+
+    run: Path
+    candidate: Candidate
+    updates: int | None = None
+    resumes_from: int | None = None
+    shared_start: str | None = None
+    threads: int = 1
+    plugins: tuple[object, ...] = ()
+    images: Dataset | None = None
+
+    @property
+    def starts_from(self) -> Path | None:
+        """The folder of the trained detector with which the work begins; None for a new one."""
+        run = RunFolder(self.run)
+        if self.resumes_from is not None:
+            return EvaluationFolder(run.candidate(self.candidate.id, self.resumes_from)).detector
+        if self.shared_start is not None:
+            return EvaluationFolder(run.shared_start(self.shared_start)).detector
+        return None
+
+    def dataset(self) -> Dataset:
+        """The images that came along, or those of the run folder."""
+        return self.images or open_dataset(RunFolder(self.run).data)
+
+
+def train_candidate(job: Job) -> float:
+    """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
+    started = time.monotonic()
+    run, candidate = RunFolder(job.run), job.candidate
+    registry = build_registry(job.plugins)
+    detector, augmentation = make_detector(registry, candidate), make_augmentation(registry, candidate)
+    if job.starts_from is not None:
+        detector.load(job.starts_from)
+    curve: list[tuple[int, float]] = []
+    dataset = job.dataset()
+    with threads(job.threads):
+        progress = _reporter(run, candidate.id, curve)
+        evaluation = evaluate(candidate, dataset, detector, augmentation, updates=job.updates, progress=progress)
+        with finished_folder(run.candidate(candidate.id, job.updates)) as path:
+            folder = EvaluationFolder(path)
+            folder.save(
+                evaluation,
+                measures=measures(evaluation.embeddings),
+                curve=curve,
+                preview=preview(dataset.train, augmentation, candidate.seed),
+            )
+            folder.detector.mkdir()
+            detector.save(folder.detector)
+    return time.monotonic() - started
+
+
+def shared_start_of(candidate: Candidate) -> Candidate:
+    """What stands for the start that this candidate shares with all others of its images and detector."""
+    context = {name: value for name, value in candidate.context.items() if name != "augmentation"}
+    return replace(candidate, augmentation=SHARED_START, params={}, context=context)
+
+
+def train_shared_start(job: Job) -> float:
+    """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
+    started = time.monotonic()
+    run = RunFolder(job.run)
+    detector = make_detector(build_registry(job.plugins), job.candidate)
+    with threads(job.threads):
+        progress = _reporter(run, job.candidate.id, [])
+        detector.fit_shared_start(job.dataset().train, seed=job.candidate.seed, progress=progress)
+    with finished_folder(run.shared_start(job.candidate.id)) as path:
+        folder = EvaluationFolder(path)
+        folder.detector.mkdir()
+        detector.save(folder.detector)
+    return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _reporter(run: RunFolder, candidate_id: str, curve: list[tuple[int, float]]) -> Progress:
+    """Keeps the training curve, and writes how far the training is for whoever watches the run folder."""
+    written = 0.0
+
+    def report(update: int, planned: int, loss: float) -> None:
+        nonlocal written
+        curve.append((update, loss))
+        now = time.monotonic()
+        if now - written >= PROGRESS_SECONDS:
+            written = now
+            write_progress(run, candidate_id, TrainingProgress(update, planned, loss))
+
+    return report

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_task, texture
+from PIL import Image
+
+from dsv_plugins import InputError
+from dsv_plugins.data.dataset import open_dataset, prepare
+from dsv_plugins.data.images import as_float, decode, find_images, open_pixels, split_folder, survey, write_pixels
+
+GREY = texture(0, size=24)
+COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
+
+
+def saved(folder: Path, name: str, image: Image.Image, **options: object) -> Path:
+    image.save(folder / name, **options)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.png", {}), ("a.bmp", {}), ("a.tif", {}), ("a.TIFF", {}), ("a.webp", {"lossless": True})],
+)
+def test_lossless_formats_give_the_very_pixels(tmp_path, name, options):
+    path = saved(tmp_path, name, Image.fromarray(COLOUR), **options)
+    assert (decode(path, 24) == COLOUR.transpose(2, 0, 1)).all()
+
+
+def test_jpeg_is_read(tmp_path):
+    path = saved(tmp_path, "a.JPG", Image.fromarray(COLOUR), format="JPEG", quality=95, subsampling=0)
+    assert np.abs(decode(path, 24).astype(int) - COLOUR.transpose(2, 0, 1)).mean() < 4
+
+
+def test_grey_becomes_three_equal_channels(tmp_path):
+    pixels = decode(saved(tmp_path, "a.png", Image.fromarray(GREY)), 24)
+    assert (pixels == GREY[None]).all()
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix):
+    wide = np.arange(24 * 24, dtype=np.uint32).reshape(24, 24) * 65535 // (24 * 24 - 1)
+    pixels = decode(saved(tmp_path, f"a.{suffix}", Image.fromarray(wide.astype(np.uint16))), 24)
+    assert pixels[0].max() == 255
+    assert pixels[0].min() == 0
+    assert np.abs(pixels[0] - wide / 257).max() <= 1
+
+
+def test_transparency_is_dropped(tmp_path):
+    alpha = np.dstack([COLOUR, np.full_like(GREY, 7)])
+    assert (decode(saved(tmp_path, "a.png", Image.fromarray(alpha)), 24) == COLOUR.transpose(2, 0, 1)).all()
+
+
+def test_palette_images_have_their_colours(tmp_path):
+    image = Image.fromarray(COLOUR).quantize(16)
+    expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    assert (decode(saved(tmp_path, "a.png", image), 24) == expected).all()
+
+
+def test_orientation_of_the_camera_is_followed(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees clockwise to be upright
+    path = saved(tmp_path, "a.png", Image.fromarray(COLOUR), exif=exif)
+    assert (decode(path, 24) == np.rot90(COLOUR, -1).transpose(2, 0, 1)).all()
+
+
+def test_any_size_is_resized(tmp_path):
+    path = saved(tmp_path, "a.png", Image.fromarray(np.full((30, 70), 90, np.uint8)))
+    assert (decode(path, 16) == 90).all()
+
+
+def test_floating_point_pixels_are_refused_with_advice(tmp_path):
+    path = saved(tmp_path, "a.tif", Image.fromarray(np.zeros((9, 9), np.float32)))
+    with pytest.raises(InputError, match=r"a\.tif cannot be read .*floating-point.*8 or 16 bits"):
+        decode(path, 16)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "tif", "webp"])
+def test_truncated_files_are_named(tmp_path, suffix, keep):
+    whole = io.BytesIO()
+    kind = {"jpg": "JPEG", "tif": "TIFF"}.get(suffix, suffix.upper())
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(whole, kind)
+    content = whole.getvalue()
+    path = tmp_path / f"cut.{suffix}"
+    path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    if keep == -1 and suffix in ("png", "tif"):
+        return  # the last byte is not of the picture, and the picture can be read
+    with pytest.raises(InputError, match=rf"cut\.{suffix} cannot be read as an image"):
+        decode(path, 16)
+
+
+def test_images_are_found_at_any_depth_and_hidden_files_are_not(tmp_path):
+    for name in ("b.png", "deep/er/a.JPEG", ".hidden.png", ".cache/c.png", ".cache/deep/d.png", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [str(path.relative_to(tmp_path)) for path in find_images(tmp_path)] == ["b.png", "deep/er/a.JPEG"]
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.png").touch()
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(tmp_path / "set")
+    assert [path.name for path in find_images(tmp_path / "set")] == ["a.png"]
+
+
+def test_a_folder_without_images_says_what_is_in_it(tmp_path):
+    with pytest.raises(InputError, match="holds no images; give a folder"):
+        find_images(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"the 1 files in it, such as notes\.txt, are of other kinds"):
+        find_images(tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        find_images(tmp_path / "missing")
+
+
+def test_layouts(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    assert split_folder(parts) == (parts / "train" / "good", parts / "test")
+    (tmp_path / "flat" / "train").mkdir(parents=True)
+    (tmp_path / "flat" / "test").mkdir()
+    assert split_folder(tmp_path / "flat")[0] == tmp_path / "flat" / "train"
+    with pytest.raises(InputError, match="--train"):
+        split_folder(tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        split_folder(tmp_path / "missing")
+
+
+def test_pixels_on_disk_are_those_of_the_files_and_bad_files_are_left_out(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    (parts / "train" / "good" / "003.png").write_bytes(b"no image")
+    files = survey(find_images(parts / "train"))
+    seen = []
+    good, bad = write_pixels(files, 40, tmp_path / "pixels.npy", lambda done, planned: seen.append((done, planned)))
+    pixels = open_pixels(tmp_path / "pixels.npy")
+    assert [file.path.name for file in bad] == ["003.png"]
+    assert len(good) == len(pixels) == 7
+    for file, image in zip(good, pixels, strict=True):
+        assert (image.numpy() == texture(int(file.path.stem))[None]).all()
+    assert seen[-1] == (8, 8)
+
+
+def test_pixels_are_memory_mapped(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    write_pixels(survey(find_images(parts / "train")), 32, tmp_path / "pixels.npy")
+    pixels = open_pixels(tmp_path / "pixels.npy")
+    assert str((tmp_path / "pixels.npy").resolve()) in Path("/proc/self/maps").read_text()
+    assert pixels.dtype == torch.uint8
+
+
+def test_as_float():
+    bytes_ = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    assert as_float(bytes_).tolist() == pytest.approx([0, 0.2, 1])
+    floats = torch.rand(3)
+    assert as_float(floats) is floats
+
+
+# ---------------------------------------------------------------------------
+# The images of a study
+# ---------------------------------------------------------------------------
+
+
+def test_names_and_folders_do_not_matter(tmp_path):
+    parts, other = make_task(tmp_path / "parts"), tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    for index, file in enumerate(reversed(find_images(parts / "test"))):
+        os.rename(file, other / "a" / f"{index}.png")
+    make_task(tmp_path / "again")
+    prepare(parts / "train", other, tmp_path / "one", size=16)
+    prepare(tmp_path / "again" / "train", tmp_path / "again" / "test", tmp_path / "two", size=16)
+    one, two = open_dataset(tmp_path / "one"), open_dataset(tmp_path / "two")
+    assert (one.test == two.test).all()
+    assert one.fingerprint == two.fingerprint
+
+
+def test_content_and_size_change_the_fingerprint(tmp_path):
+    parts = make_task(tmp_path / "parts")
+
+    def fingerprint(size: int, **settings: float) -> str:
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=size, **settings)
+        return open_dataset(tmp_path / "data").fingerprint
+
+    first = fingerprint(16)
+    assert fingerprint(24) != first
+    assert fingerprint(16, holdout=0.3) != first
+    assert fingerprint(16) == first
+    Image.fromarray(texture(77)).save(parts / "test" / "new.png")
+    assert fingerprint(16) != first
+
+
+def test_the_same_images_are_not_decoded_again(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    decoded = []
+    for _ in range(2):
+        prepare(
+            parts / "train",
+            parts / "test",
+            tmp_path / "data",
+            size=16,
+            progress=lambda name, done, planned: decoded.append(name),
+        )
+    assert decoded == ["train"] * 8 + ["test"] * 8
+
+
+def test_holdout_is_a_seeded_share_of_the_train_images(tmp_path):
+    parts = make_task(tmp_path / "parts")
+
+    def split(folder: str, seed: int) -> tuple[set[bytes], set[bytes]]:
+        prepare(parts / "train", parts / "test", tmp_path / folder, size=16, holdout=0.25, seed=seed)
+        data = open_dataset(tmp_path / folder)
+        return {bytes(image.numpy()) for image in data.train}, {bytes(image.numpy()) for image in data.holdout}
+
+    train, holdout = split("a", 0)
+    assert len(holdout) == 2
+    assert len(train) == 6
+    assert not train & holdout
+    assert split("b", 0) == (train, holdout)
+    assert any(split(f"seed-{seed}", seed)[1] != holdout for seed in range(1, 4))
+
+
+def test_overlap_of_train_and_test_is_named_and_can_be_skipped(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    (parts / "test" / "copy.png").write_bytes((parts / "train" / "good" / "002.png").read_bytes())
+    with pytest.raises(
+        InputError, match=r"copy\.png is the same image as .*002\.png, a train image; remove it.*skip-bad"
+    ):
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=16)
+    bad = prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)
+    assert [file.path.name for file in bad] == ["copy.png"]
+    assert len(open_dataset(tmp_path / "data").test) == 8
+
+
+def test_unreadable_files_stop_or_are_skipped_and_listed(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    for name in ("000", "001"):
+        (parts / "train" / "good" / f"{name}.png").write_bytes(b"no image " + name.encode())
+    with pytest.raises(InputError, match=r"00[01]\.png cannot be read .* \(and 1 more like it\); .*--skip-bad"):
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=16)
+    for _ in range(2):  # the second time from what is stored
+        bad = prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)
+        assert sorted(file.path.name for file in bad) == ["000.png", "001.png"]
+    assert len(open_dataset(tmp_path / "data").train) == 6
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_too_few_images(tmp_path, left):
+    parts = make_task(tmp_path / "parts")
+    for file in find_images(parts / "train")[left:]:
+        file.write_bytes(b"no image" + file.name.encode())
+    with pytest.raises(InputError, match=f"train.* leaves {left} usable train images; selection needs 2"):
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)
+
+
+def test_tensors_are_taken_as_they_are(tmp_path):
+    images = torch.randint(256, (9, 3, 20, 20), dtype=torch.uint8)
+    prepare(images[:5], images[5:], tmp_path / "data", size=16)
+    data = open_dataset(tmp_path / "data")
+    assert {bytes(image.numpy()) for image in data.train} == {bytes(image.numpy()) for image in images[:5]}
+    with pytest.raises(InputError, match="uint8"):
+        prepare(images[:5].float(), images[5:], tmp_path / "data", size=16)

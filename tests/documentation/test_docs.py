@@ -1,0 +1,86 @@
+"""Every snippet of the README and of the documentation is run.
+
+Python blocks of one page share their names, as a reader would type them in; `dsv` lines of shell blocks run as written,
+but for a small training budget. Both find a folder `parts` with images, as the pages presume.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY, make_task
+
+ROOT = Path(__file__).parents[2]
+# The pages on adapters are run by the tests of the adapters, which need not be installed here.
+ELSEWHERE = {*(ROOT / "docs/examples").rglob("*.md"), *(ROOT / "docs/how-to").glob("use-with-*.md")}
+PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - ELSEWHERE)]
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+# They set up environments, and are themselves what runs these tests.
+SET_UP = ("make ", "pip ", "git ", "cd ")
+SMALL = ["--detector-params", json.dumps(TINY), "--executor", "serial"]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))], ids=name
+)
+def test_python_snippets_run(page, tmp_path):
+    make_task(tmp_path / "parts")
+    code = "\n".join(body for kind, body in blocks(page) if kind == "python")
+    (tmp_path / "snippets.py").write_text(code)
+    completed = subprocess.run(
+        [sys.executable, "snippets.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert completed.returncode == 0, completed.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "bash" for kind, _ in blocks(page))], ids=name)
+def test_shell_snippets_run(page, tmp_path):
+    make_task(tmp_path / "parts")
+    for kind, body in blocks(page):
+        if kind == "yaml" and (title := re.match(r"# (\S+\.yaml)\n", body)):
+            (tmp_path / title[1]).write_text(body)
+    for line in (line for kind, body in blocks(page) if kind == "bash" for line in body.splitlines()):
+        if line.startswith(SET_UP):
+            continue
+        command, *arguments = shlex.split(line, comments=True)
+        assert command == "dsv", f"{line!r} is no command that these tests know how to run"
+        if arguments[0] in ("select", "bench"):
+            arguments += SMALL + ([] if {"--grid", "--config"} & set(arguments) else ["--grid", "patch_size=0.1"])
+        completed = subprocess.run(
+            [sys.executable, "-m", "dsv_plugins", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "COLUMNS": "160"},
+        )
+        assert completed.returncode == 0, f"{line}: {completed.stderr}"
+
+
+def test_every_block_says_what_it_is():
+    kinds = {kind for page in PAGES for kind, _ in blocks(page)}
+    assert kinds <= {"python", "bash", "yaml", "toml", "json", "text"}
+    assert {"python", "bash"} <= kinds
+
+
+def test_the_packaging_guide_shows_the_example_as_it_is():
+    example = (ROOT / "docs/examples/dsv-example-plugin/pyproject.toml").read_text()
+    shown = next(body for kind, body in blocks(ROOT / "docs/how-to/package-a-plugin.md") if kind == "toml")
+    for line in filter(None, shown.splitlines()):
+        assert line in example

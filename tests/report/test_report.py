@@ -1,0 +1,323 @@
+"""The report: what it says, what it withstands, and how it behaves in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import dsv, tiny_select
+from safetensors.numpy import save_file
+
+from dsv_plugins.errors import StoreError
+from dsv_plugins.report import build_report, main_figure, read_run
+from dsv_plugins.store.folder import RunFolder, write_json
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+MEGABYTE = 1_000_000
+
+
+def make_run(
+    folder: Path, *, candidates: int = 4, tests: int = 40, side: int = 32, name: str = "cutpaste", file: str = "part"
+) -> Path:
+    """A run folder as a study leaves it, with embeddings made up; its last candidate failed."""
+    generator = np.random.default_rng(0)
+    run = RunFolder(folder)
+    run.data.mkdir(parents=True)
+    ids = [f"{place:016x}" for place in range(candidates)]
+    sizes = [float(f"{0.001 * 1.5 ** (place % 20) + place / 1e5:.4g}") for place in range(candidates)]
+    losses = {key: {"dsv": abs(place - 1.2), "mc": float(place)} for place, key in enumerate(ids[:-1])}
+    entries = [
+        {
+            "id": key,
+            "augmentation": name,
+            "params": {"patch_size": size},
+            "status": "failed" if key == ids[-1] else "finished",
+            "reason": f"it broke at {file}" if key == ids[-1] else "",
+            "updates": 10,
+        }
+        for key, size in zip(ids, sizes, strict=True)
+    ]
+    selection = {
+        "candidates": entries,
+        "selected": {"dsv": {"id": ids[1], "loss": 0.2}, "mc": {"id": ids[0], "loss": 0.0}},
+        "losses": losses,
+        "confidence": {"dsv": {key: (0.75 if key == ids[1] else 0.25 if key == ids[2] else 0.0) for key in ids[:-1]}},
+    }
+    write_json(run.study, {"format": 1, "identity": {"detector": name}, "versions": {}})
+    write_json(run.selection, selection)
+    write_json(run.data / "images.json", {"files": {"test": [f"/parts/{file}/{place}.png" for place in range(tests)]}})
+    np.save(run.data / "test.npy", generator.integers(0, 255, (tests, 3, side, side), dtype=np.uint8))
+    run.note("started", command=f"dsv select {file}")
+    for key in ids[:-1]:
+        target = run.candidate(key, 10)
+        target.mkdir(parents=True)
+        rows = {"train": 60, "augmented": 60, "test": tests}
+        arrays = {f"embeddings.{part}": generator.normal(size=(count, 8)) for part, count in rows.items()}
+        arrays |= {f"scores.{part}": generator.gamma(2, size=count) for part, count in rows.items()}
+        save_file(
+            {part: values.astype(np.float32) for part, values in arrays.items()}, target / "evaluation.safetensors"
+        )
+        record = {
+            "health": {"training_accuracy": 0.9, "concentration": 0.3},
+            "measures": {"discordance": 0.9, "separability": 0.3},
+            "curve": [[update, 1 / (1 + update)] for update in range(1, 11)],
+        }
+        write_json(target / "evaluation.json", record)
+        np.save(target / "preview.npy", generator.integers(0, 255, (4, 3, side, side), dtype=np.uint8))
+        run.note("finished", candidate=key, seconds=2.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("report") / "run", candidates=5)
+    write_json(folder / "aucs.json", {"candidates": {f"{place:016x}": 0.6 + place / 10 for place in range(4)}})
+    return build_report(folder)
+
+
+def test_the_answer_comes_first(page):
+    text = page.read_text()
+    top = text[text.index("<header") : text.index("</header>")]
+    for part in ("dsv", "cutpaste(patch_size=0.00151)", "0.2", "75 %", "AUC", "dsv select part", "a likely choice"):
+        assert part in top, part
+    assert "it broke at part" in text
+
+
+def test_a_real_selection_ends_with_its_report(finished, tmp_path):
+    _, run, output = finished
+    assert f"report: {run / 'report.html'}" in output
+    assert "<h1>cutpaste(patch_size=" in (run / "report.html").read_text()
+    target = tmp_path / "why.html"
+    completed = dsv("report", run, "--out", target)
+    assert (completed.returncode, completed.stdout) == (0, f"report: {target}\n"), completed.stderr
+    assert target.read_text() == (run / "report.html").read_text()
+
+
+def test_a_report_that_fails_does_not_fail_the_selection(finished, tmp_path):
+    task, run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "report.html").mkdir()
+    completed = dsv(*tiny_select(task, tmp_path / "run"))
+    assert completed.returncode == 0
+    assert "dsv chooses" in completed.stdout
+    assert completed.stderr.startswith("no report: ")
+    assert completed.stderr.count("\n") == 1
+
+
+def test_what_is_no_finished_run_is_refused_in_words(tmp_path):
+    with pytest.raises(StoreError, match="is no run folder; give the folder"):
+        build_report(tmp_path)
+    folder = make_run(tmp_path / "run")
+    content = json.loads((folder / "selection.json").read_text())
+    content["candidates"][0]["id"] = "../../elsewhere"
+    write_json(folder / "selection.json", content)
+    with pytest.raises(StoreError, match="is no id"):
+        build_report(folder)
+    (folder / "selection.json").unlink()
+    with pytest.raises(StoreError, match="has no selection yet"):
+        build_report(folder)
+
+
+def test_a_run_without_previews_still_has_a_report(tmp_path):
+    folder = make_run(tmp_path / "run")
+    for file in folder.rglob("preview.npy"):
+        file.unlink()
+    assert "no preview in this run" in build_report(folder).read_text()
+
+
+def test_neither_torch_nor_plugins_are_needed(tmp_path):
+    folder = make_run(tmp_path / "run")
+    program = (
+        "import sys; from pathlib import Path; from dsv_plugins.report import build_report\n"
+        f"build_report(Path({str(folder)!r}))\n"
+        "sys.exit('torch' in sys.modules or any(name.startswith('dsv_plugins.builtin') for name in sys.modules))"
+    )
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_the_paper_s_grid_stays_below_eight_megabytes(tmp_path):
+    page = build_report(make_run(tmp_path / "run", candidates=18, tests=200, side=64))
+    assert page.stat().st_size < 8 * MEGABYTE
+
+
+def test_names_are_escaped(tmp_path):
+    text = build_report(make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)).read_text()
+    assert "<img src=x" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+
+
+def test_the_main_figure_has_a_marker_for_each_candidate(page):
+    figure = main_figure(read_run(page.parent))
+    assert [len(trace.x) for trace in figure.data] == [4, 4, 4, 4]  # loss, AUC, discordance, separability
+
+
+# ---------------------------------------------------------------------------
+# In a browser
+# ---------------------------------------------------------------------------
+
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="the report is not tested in a browser: install chromium and chromium-driver"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1280,900",
+        f"--user-data-dir={profile}",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def visit(browser, page: Path, *, width: int = 1280) -> None:
+    # A window of a browser has a least width, wider than a phone's; its view has none.
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get_log("browser"), browser.get_log("performance")  # what earlier pages left
+    browser.get(page.as_uri())
+
+
+def assert_quiet(browser) -> None:
+    """No line in the console, and nothing asked from anywhere but the page itself."""
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    own = ("file:", "data:", "blob:", "chrome")  # the last are of the browser's own page for a new tab
+    assert [url for url in requests if not url.startswith(own)] == []
+    assert sum(url.startswith("file:") for url in requests) == 1
+
+
+def shown(browser) -> dict[str, Any]:
+    """What the panel of the clicked candidate says."""
+    return browser.execute_script(
+        """
+        const traces = (id) => document.getElementById(id).data.map((trace) => [...trace.x]);
+        return {
+          name: document.getElementById("panel-name").textContent,
+          facts: document.getElementById("facts").textContent,
+          embedding: traces("embedding"), histogram: traces("histogram"),
+          highest: [...document.querySelectorAll("#highest img")].map((image) => image.alt),
+          ring: [...document.querySelector("#panels .plot").data[0].x],
+          checked: [...document.querySelectorAll('#strip [aria-checked="true"]')].map((b) => b.dataset.candidate),
+        };
+        """
+    )
+
+
+@needs_browser
+def test_a_click_on_a_point_changes_every_panel(browser, page):
+    visit(browser, page)
+    before = shown(browser)
+    assert (before["name"], before["checked"]) == ("cutpaste(patch_size=0.00151)", ["1"])
+    place = browser.execute_script(
+        """
+        const plot = document.querySelector("#panels .plot");
+        plot.scrollIntoView();
+        const point = plot.querySelectorAll(".scatterlayer .trace")[1].querySelectorAll(".point")[3];
+        const box = point.getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2];
+        """
+    )
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        event = {"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+        browser.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+        time.sleep(0.2)
+    after = shown(browser)
+    assert after["checked"] == ["3"]
+    assert all(before[part] != after[part] for part in before)
+    assert_quiet(browser)
+
+
+@needs_browser
+def test_the_keyboard_suffices(browser, page):
+    from selenium.webdriver.common.keys import Keys
+
+    visit(browser, page)
+    strip = browser.find_element("css selector", '#strip [aria-checked="true"]')
+    strip.send_keys(Keys.ARROW_RIGHT)
+    assert shown(browser)["checked"] == ["2"]
+    browser.switch_to.active_element.send_keys(Keys.HOME)
+    assert shown(browser)["checked"] == ["0"]
+    browser.find_element("id", "tsne").send_keys(Keys.ENTER)
+    assert browser.find_element("id", "tsne").get_attribute("aria-pressed") == "true"
+    assert_quiet(browser)
+
+
+@needs_browser
+def test_a_heading_sorts_the_table_with_failures_last(browser, page):
+    visit(browser, page)
+    heading = browser.find_elements("css selector", "#candidates thead button")[1]
+    orders = []
+    for _ in range(2):
+        browser.execute_script("arguments[0].click()", heading)
+        rows = browser.find_elements("css selector", "#candidates tbody tr")
+        orders.append([row.get_attribute("data-candidate") for row in rows])
+    assert orders == [["1", "2", "0", "3", None], ["3", "0", "2", "1", None]]
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_needs_no_sideways_scrolling(browser, page, scheme):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    visit(browser, page, width=390)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (int(background[4:].split(",")[0]) > 128) == (scheme == "light")
+    assert_quiet(browser)
+
+
+@needs_browser
+def test_hostile_names_are_shown_and_not_run(browser, tmp_path):
+    visit(browser, build_report(make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)))
+    assert HOSTILE in shown(browser)["name"]
+    assert HOSTILE.rpartition("/")[2] in shown(browser)["highest"][0]
+    assert browser.execute_script("return document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0
+    assert_quiet(browser)
+
+
+@needs_browser
+def test_a_large_run_is_thinned_says_so_and_opens_in_seconds(browser, tmp_path):
+    started = time.monotonic()
+    page = build_report(make_run(tmp_path / "run", candidates=201, tests=10_000, side=16))
+    built = time.monotonic() - started
+    assert page.stat().st_size < 20 * MEGABYTE
+    started = time.monotonic()
+    visit(browser, page)
+    opened = time.monotonic() - started
+    text = browser.find_element("tag name", "footer").text
+    assert "show 100 images of each set" in text
+    assert "t-SNE is drawn for 17 of 200 candidates" in text
+    assert (built < 120, opened < 15) == (True, True), (built, opened)  # on a busy machine; seconds on an idle one
+    assert_quiet(browser)

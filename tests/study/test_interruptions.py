@@ -1,0 +1,145 @@
+"""A selection that is killed, interrupted or crowded, in real processes and on a real full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY, dsv, journal, tiny_select
+
+
+def finished_candidates(run: Path) -> list[str]:
+    return [event["candidate"] for event in journal(run, "finished")]
+
+
+KILL_AT_NTH_FLUSH = """
+import os, signal, sys
+from dsv_plugins.store import folder as store
+from dsv_plugins.cli import main
+
+flush, left = store._flush, int(sys.argv.pop(1))
+
+def counted(path):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    flush(path)
+
+store._flush = counted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("flushes", [2, 17, 38])
+def test_killed_in_the_middle_of_writing_it_goes_on_to_the_same_bytes(finished, tmp_path, flushes):
+    """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
+    task, undisturbed, _ = finished
+    arguments = [*map(str, tiny_select(task, tmp_path / "run"))]
+    killed = subprocess.run([sys.executable, "-c", KILL_AT_NTH_FLUSH, str(flushes), *arguments], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    before = finished_candidates(tmp_path / "run")
+    assert dsv(*arguments).returncode == 0
+    after = finished_candidates(tmp_path / "run")
+    assert len(after) == len(set(after)), "a finished candidate was trained again"
+    assert after[: len(before)] == before
+    assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(condition, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+TWO_WORKERS = ["--executor", "processes", "--workers", 2]
+LONGER = ["--detector-params", json.dumps({**TINY, "updates": 60})]
+
+
+def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
+    task, _, _ = finished
+    arguments = tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS)
+    running = start(*arguments)
+    wait_until(lambda: finished_candidates(tmp_path / "run"))
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    before = finished_candidates(tmp_path / "run")
+    completed = dsv(*arguments)
+    assert completed.returncode == 0, completed.stderr
+    after = finished_candidates(tmp_path / "run")
+    assert len(after) == len(set(after)) == 3
+    assert after[: len(before)] == before
+    dsv(*tiny_select(task, tmp_path / "whole", *LONGER))
+    assert (tmp_path / "run/selection.json").read_bytes() == (tmp_path / "whole/selection.json").read_bytes()
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on_and_says_how(finished, tmp_path):
+    task, _, _ = finished
+    running = start(*tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS))
+    wait_until(lambda: any((tmp_path / "run/progress").glob("*")))
+    os.killpg(running.pid, signal.SIGINT)  # what a terminal does
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "the same command goes on from there" in output
+    assert "Traceback" not in output + errors
+    assert dsv(*tiny_select(task, tmp_path / "run", *LONGER)).returncode == 0
+
+
+def test_the_second_process_on_a_run_is_told_at_once(finished, tmp_path):
+    task, _, _ = finished
+    arguments = tiny_select(task, tmp_path / "run", "--detector-params", json.dumps({**TINY, "updates": 5000}))
+    running = start(*arguments)
+    try:
+        wait_until(lambda: (tmp_path / "run/study.json").exists())
+        second = dsv(*arguments)
+        assert second.returncode == 1
+        assert second.stderr.startswith("dsv select: another process is working on ")
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+
+
+def test_a_full_disk_is_one_line_and_what_is_finished_is_kept(finished, tmp_path):
+    task, undisturbed, _ = finished
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=420k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        arguments = tiny_select(task, disk / "run")
+        completed = dsv(*arguments)
+        assert completed.returncode == 1
+        assert re.fullmatch(r"dsv select: .* cannot be written \(.*No space left.*\n", completed.stderr)
+        kept = finished_candidates(disk / "run")
+        assert kept
+        subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
+        assert dsv(*arguments).returncode == 0
+        assert finished_candidates(disk / "run")[: len(kept)] == kept
+        assert len(finished_candidates(disk / "run")) == 3
+        assert (disk / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_line(task):
+    completed = dsv(*tiny_select(task, "/proc/run"))
+    assert completed.returncode == 1
+    assert re.fullmatch(r"dsv select: /proc/run.* cannot be written \(.*\n", completed.stderr)

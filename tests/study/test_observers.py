@@ -1,0 +1,111 @@
+"""Observers of a study: what they are told, and what they cannot spoil."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+
+import pytest
+from conftest import TINY
+
+from dsv_plugins import InputError, Observer, ObserverPlugin, UnknownPluginError, hookimpl, select
+from dsv_plugins.hooks.observer import Observers
+
+GRID = {"patch_size": [0.02, 0.08]}
+
+
+def run(task, out, plugins=(), **settings):
+    return select(
+        task / "train/good",
+        task / "test",
+        grid=GRID,
+        detector_params=TINY,
+        executor="serial",
+        out=out,
+        plugins=tuple(plugins),
+        **settings,
+    )
+
+
+def example() -> ModuleType:
+    """The plugin in the docstring of `Observer`."""
+    module = ModuleType("lines")
+    source = (Observer.__doc__ or "").split("```python\n")[1].split("```")[0]
+    exec("\n".join(line.removeprefix("    ") for line in source.splitlines()), vars(module))
+    return module
+
+
+def test_the_example_logs_a_study(task, tmp_path):
+    result = run(task, tmp_path / "run", [example()], observers="lines", selector=["dsv", "base"])
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [event["candidate"] for event in events if event["event"] == "finished"] == [
+        "shared start",
+        *(str(entry.candidate) for entry in result.candidates),
+    ]
+    chosen = [
+        (event["selector"], event["candidate"], event["loss"]) for event in events if event["event"] == "selected"
+    ]
+    assert chosen == [(name, str(choice.candidate), choice.loss) for name, choice in result.selected.items()]
+    assert any(event["event"] == "updated" and event["update"] > 0 for event in events)
+
+
+class Everything(Observer):
+    """Keeps the name of every event but those that come as often as the clock wants."""
+
+    def __init__(self):
+        self.events = []
+
+    def __getattribute__(self, name):
+        if name in vars(Observer) and not name.startswith("_") and name not in ("decoding", "updated", "noted"):
+            self.events.append(name)
+        return super().__getattribute__(name)
+
+
+def test_events_come_in_order(task, tmp_path):
+    observer = Everything()
+    run(task, tmp_path / "run", observer=observer)
+    shared_start, candidate = ["dispatching", "training", "finished"], ["training", "finished"]
+    assert observer.events == ["started", *shared_start, "dispatching", *candidate, *candidate, "selected"]
+
+
+class Fragile(Observer):
+    told = 0
+
+    def started(self, run, candidates):
+        Fragile.told += 1
+        raise OSError("the server is away")
+
+    def selected(self, selector, candidate, loss):
+        Fragile.told += 1
+
+
+class Plugins:
+    @hookimpl
+    def observer(self):
+        return ObserverPlugin("fragile", Fragile)
+
+
+def test_an_observer_that_raises_is_named_and_the_study_goes_on(task, tmp_path):
+    notes = []
+
+    class Notes(Observer):
+        def noted(self, message):
+            notes.append(message)
+
+    run(task, tmp_path / "run", [Plugins()], observers=["fragile"], observer=Notes())
+    assert "observer 'fragile' failed and is told nothing more (OSError: the server is away)" in notes
+    assert Fragile.told == 1
+
+
+def test_an_unknown_observer_stops_the_study_at_once(task, tmp_path):
+    with pytest.raises(UnknownPluginError, match="'mlflo'"):
+        run(task, tmp_path / "run", observers="mlflo")
+    with pytest.raises(InputError, match="each once"):
+        run(task, tmp_path / "run", [Plugins()], observers=["fragile", "fragile"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_event_is_passed_on():
+    """An event added to `Observer` and forgotten in `Observers` would reach nobody."""
+    events = {name for name in vars(Observer) if not name.startswith("_")}
+    assert events == {name for name in vars(Observers) if not name.startswith("_")}
