@@ -78,10 +78,12 @@ def _parser_of(hint: Any) -> Any:
     """What reads a flag's text: names come as a,b,c, which a study splits by itself."""
     if hint == Space:
         return _space
-    if typing.get_origin(hint) in (None, dict):
+    if typing.get_origin(hint) is Mapping:
+        return dict
+    if hint in (str, int, float):
         return hint
     plain = [each for each in typing.get_args(hint) if each in (str, int, float)]
-    return plain[0] if plain else dict
+    return plain[0]
 
 
 def _flag(name: str) -> str:

@@ -6,12 +6,13 @@ import re
 import shlex
 import sys
 import traceback
+from argparse import SUPPRESS, Action
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from dsv_plugins.cli import bench, check, demo, plugins, report, score, select
 from dsv_plugins.cli.terminal import Terminal
@@ -25,8 +26,20 @@ COMMANDS: tuple[ModuleType, ...] = (select, score, report, demo, bench, plugins,
 EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 1, 2, 130
 
 
+class _HelpFormatter(DefaultHelpFormatter):
+    """Shows a default if it says something, and no Python types."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        is_telling = action.default not in (None, SUPPRESS, False, "", {}, [])
+        return f"{text} (default: {action.default})" if is_telling else text
+
+
 class _Parser(ArgumentParser):
-    """Says in one line what is wrong with a call, where argparse prints the usage first."""
+    """Says in one line what is wrong with a call; argparse would print the usage first."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_HelpFormatter, **settings)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         program, reason = self.prog.replace(" [options]", ""), one_line(message).rstrip(".")

@@ -45,7 +45,7 @@ class StudySettings:
         grid: Values or ranges of hyperparameters, in place of those that the plugin suggests.
         search: Name of the search plugin, which decides what is trained and how far: grid, halving, …
         search_params: Settings of the search, such as {trials: 20}.
-        rungs: In how many parts a search may spend the budget; grid spends it at once.
+        rungs: In how many parts the budget is spent, for searches that spend it in parts.
         rung_factor: By how much the budget grows from part to part.
         detector: Name of the detector-encoder plugin.
         detector_params: Settings of the detector, such as {width: 16}.
