@@ -68,7 +68,7 @@ class Estimate:
 
     Attributes:
         value: The mean, a float64 scalar.
-        standard_error: Of the sampling, a float64 scalar; zero where every pair was visited.
+        standard_error: Of the sampling, a float64 scalar; zero if every pair was visited.
     """
 
     value: Tensor
@@ -95,7 +95,7 @@ def set_distance(a: Tensor, b: Tensor, *, max_pairs: int = MAX_PAIRS, sample: in
 def discordance(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
     """Return L_dis = d(train ∪ augmented, test) / d(train, augmented): lower is better.
 
-    Infinite where d(train, augmented) is zero. `limits` are those of `set_distance`, for each of the distances.
+    Infinite if d(train, augmented) is zero. `limits` are those of `set_distance`, for each of the distances.
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
     return _discordance(train, augmented, test, _set_distance(train, augmented, **limits).value, limits)
@@ -106,7 +106,7 @@ def separability(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpac
 
     It is the population standard deviation of the projections of every test row on the direction from the mean of train
     to every augmented row, divided by d(train, augmented). An augmented row that equals the mean of train has no
-    direction: its projections are zero. Zero where d(train, augmented) is zero.
+    direction: its projections are zero. Zero if d(train, augmented) is zero.
     `limits` are those of `set_distance`, for that distance.
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
@@ -130,7 +130,7 @@ def dsv(
         limits: Those of `set_distance`, for each of the distances.
 
     Returns:
-        The loss; infinite where d(train, augmented) is zero.
+        The loss; infinite if d(train, augmented) is zero.
 
     Raises:
         ValueError: The variant is unknown.
@@ -145,9 +145,9 @@ def dsv(
 
 
 def concentration(train: Tensor, augmented: Tensor, **limits: Unpack[Limits]) -> Tensor:
-    """Return d(train, train) / d(train, augmented), which the theory of DSV presumes to be far below one.
+    """Return d(train, train) / d(train, augmented), which the theory of DSV assumes to be far below one.
 
-    Infinite where d(train, augmented) is zero. `limits` are those of `set_distance`.
+    Infinite if d(train, augmented) is zero. `limits` are those of `set_distance`.
     """
     train, augmented = _checked(train=train, augmented=augmented)
     scale = _set_distance(train, augmented, **limits).value
@@ -161,7 +161,7 @@ def distance_std(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
 
 
 def energy_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
-    """Return E(a, b) = 2 d(a, b) - d(a, a) - d(b, b): zero where the two are distributed alike, and never negative.
+    """Return E(a, b) = 2 d(a, b) - d(a, a) - d(b, b): zero if the two have the same distribution, and never negative.
 
     It is the squared distance of the two distributions in a Hilbert space, and what is left of d(a, b) once the spread
     within the sets is taken out. `limits` are those of `set_distance`, for the pairs within the larger set.
@@ -173,7 +173,7 @@ def energy_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
 def relative_energy(train: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
     """Return E(train, test) / d(train, train): how far test is from train in units of the spread of train.
 
-    NaN where d(train, train) is zero. `limits` are those of `energy_distance`.
+    NaN if d(train, train) is zero. `limits` are those of `energy_distance`.
     """
     train, test = _checked(train=train, test=test)
     train, test = _sampled(train, test, pairs=max(len(train), len(test)) ** 2, **limits)
@@ -183,8 +183,8 @@ def relative_energy(train: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Te
 def shift_cosine(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
     """Return the cosine between the shifts train → test and train → augmented in the Hilbert space of E, from -1 to 1.
 
-    It is 1 where test is distributed as a mixture of train and augmented, whatever the shares: augmented images then
-    explain the whole difference between train and test. NaN where one of the shifts is zero.
+    It is 1 if test is distributed as a mixture of train and augmented, in any shares: augmented images then
+    explain the whole difference between train and test. NaN if one of the shifts is zero.
     `limits` are those of `energy_distance`.
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
@@ -216,7 +216,7 @@ def squared_mmd(
         kernel: "linear", which compares the means, or "rbf", exp(-|x - y|² / (2 · bandwidth²)).
         bandwidth: Of the rbf kernel. None for the median heuristic: the median distance between distinct rows of a
             random sample, seeded by `seed`, of up to 512 rows of each set.
-        limits: Those of `set_distance`, for the rbf kernel: where the pairs within a set are more, both are sampled.
+        limits: Those of `set_distance`, for the rbf kernel: if a set has more pairs than that, both are sampled.
 
     Raises:
         ValueError: The kernel is unknown or the bandwidth not positive.
@@ -242,7 +242,7 @@ def _checked(**sets: Tensor) -> list[Tensor]:
             raise EmbeddingError(f"{name} has shape {tuple(each.shape)}; embeddings have shape (images, width)")
         if not each.numel():
             raise EmbeddingError(f"{name} is empty, of shape {tuple(each.shape)}; a loss needs at least one embedding")
-        # 0 · x is NaN exactly where x is not finite: a tenth of the time of isfinite.
+        # 0 · x is NaN exactly if x is not finite: a tenth of the time of isfinite.
         broken = sum((rows * 0).sum(dim=1).isnan().sum() for rows in torch.split(each, BLOCK_ROWS))
         if broken:
             raise EmbeddingError(f"{name} is NaN or infinite in {broken} of {len(each)} rows; check the training")
@@ -299,7 +299,7 @@ def _set_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Estimate:
 
 
 def _variance_of_mean(sample: Tensor, population: int) -> Tensor:
-    """Return the variance of the mean of a sample drawn without replacement: zero where nothing was left out."""
+    """Return the variance of the mean of a sample drawn without replacement: zero if nothing was left out."""
     unseen = 1 - len(sample) / population
     return sample.var() * unseen / len(sample) if unseen else sample.new_zeros(())
 
@@ -316,7 +316,7 @@ def _energy_distance(a: Tensor, b: Tensor) -> Tensor:
 def _sampled(
     *sets: Tensor, pairs: int, max_pairs: int = MAX_PAIRS, sample: int = SAMPLE, seed: int = 0
 ) -> Sequence[Tensor]:
-    """Return the sets where `pairs` is within `max_pairs`, else a random sample of each."""
+    """Return the sets if `pairs` is within `max_pairs`, else a random sample of each."""
     if sample < 2:
         raise ValueError(f"a sample of {sample} has no standard error; draw at least 2 rows")
     if pairs <= max_pairs:
@@ -328,7 +328,7 @@ def _sampled(
 def _drawn(points: Tensor, sample: int, generator: torch.Generator) -> Tensor:
     if len(points) <= sample:
         return points
-    # On the CPU whatever the device of the points, so that a seed means the same rows everywhere.
+    # On the CPU for points on any device, so that a seed means the same rows everywhere.
     return points[torch.randperm(len(points), generator=generator)[:sample].to(points.device)]
 
 
@@ -361,8 +361,8 @@ def _distance_moments(a: Tensor, b: Tensor) -> _Moments:
 
 def _distances(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the matrix of pairwise distances in blocks, each with the rows of `a` and of `b` that it covers."""
-    # |x|² + |y|² - 2xy is as quick as a matrix product, but errs by about √ε (|x| + |y|) where x is near y. Centring
-    # makes that harmless: whatever the offset, the rows of either set are on average within 2 d(a, b) of the mean of
+    # |x|² + |y|² - 2xy is as fast as a matrix product, but is off by about √ε (|x| + |y|) if x is near y. Centring
+    # makes that harmless: for any offset, the rows of either set are on average within 2 d(a, b) of the mean of
     # both (triangle inequality), so d(a, b) errs by a few √ε ≈ 1e-8 of itself. Where all rows are equal, all of them
     # are centred to zero, and their distance is exactly zero.
     centre = _mean(a, b)
@@ -380,7 +380,7 @@ def _blocks(points: Tensor, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _mean(*sets: Tensor) -> Tensor:
-    """Return the mean row of the sets together, summed relative to the first row: exact where all rows are equal."""
+    """Return the mean row of the sets together, summed relative to the first row: exact if all rows are equal."""
     first = sets[0][0].double()
     total = _total(rows.sum(dim=0) for each in sets for _, rows in _blocks(each, first))
     return first + total / sum(len(each) for each in sets)

@@ -21,6 +21,7 @@ from dsv_plugins import (
     AugmentationPlugin,
     DetectorEncoder,
     DetectorEncoderPlugin,
+    Executor,
     ExecutorPlugin,
     Observer,
     ObserverPlugin,
@@ -29,8 +30,8 @@ from dsv_plugins import (
     Search,
     SearchPlugin,
     SelectorPlugin,
-    interfaces,
 )
+from dsv_plugins.hooks import interfaces
 from dsv_plugins.hooks.records import Plugin
 
 
@@ -59,7 +60,7 @@ STRIPE, LINEAR, SPREAD, SAMPLE, THREADS, LINES = (
 class Broken:
     """A plugin with one fault.
 
-    `along` are the checks that it fails besides the one that is meant to find the fault; None where they are many.
+    `along` are the checks that it fails besides the one that is meant to find the fault; None if they are many.
     """
 
     meant: str
@@ -91,7 +92,7 @@ def modify_input(images, generator):
 
 
 class Forgetful:
-    """Goes on with a generator of its own after the first call."""
+    """Uses a generator of its own after the first call."""
 
     def __init__(self):
         self.calls = itertools.count()
@@ -197,7 +198,7 @@ def fit_after(prepare: Callable[[dict], object]) -> Callable[..., None]:
 
 
 def connect_to(open_connection: Callable[[], object]) -> Callable[[dict], None]:
-    """Try to connect, and go on without; only ever to a port of this machine at which nobody listens."""
+    """Try to connect, and continue without; only ever to a port of this machine at which nobody listens."""
 
     def connect(arguments):
         with suppress(OSError):
@@ -227,7 +228,7 @@ def load_without_centre(self, folder):
     self.centre = torch.zeros_like(self.centre)
 
 
-def load_mirrored(self, folder):
+def load_negated(self, folder):
     """Other embeddings with the same scores."""
     Linear.load(self, folder)
     self.centre = -self.centre
@@ -263,7 +264,7 @@ BROKEN_DETECTOR_ENCODERS = [
     Broken(
         "reports_progress",
         detector(
-            "exaggerates", fit=fit_after(lambda a: a.update(progress=lambda *_, tell=a["progress"]: tell(9, 3, 0)))
+            "exaggerates", fit=fit_after(lambda a: a.update(progress=lambda *_, report=a["progress"]: report(9, 3, 0)))
         ),
     ),
     Broken(
@@ -305,7 +306,7 @@ BROKEN_DETECTOR_ENCODERS = [
     Broken("takes_integers_and_floats", detector(encode=encode_halved_floats)),
     Broken("does_not_modify_its_input", detector(fit=fit_after(lambda a: a["images"][0].zero_()))),
     Broken("loads_what_it_saved", detector(load=load_without_centre)),
-    Broken("loads_what_it_saved", detector("mirrored", load=load_mirrored)),
+    Broken("loads_what_it_saved", detector("negated", load=load_negated)),
     Broken(
         "saves_no_pickle",
         detector(
@@ -413,10 +414,10 @@ def outcomes(work: Callable, jobs: Sequence) -> list[Outcome]:
 
 
 def executor(run: Callable, name: str = "broken") -> ExecutorPlugin:
-    return ExecutorPlugin(name, type("Broken", (), {"run": staticmethod(run)}))
+    return ExecutorPlugin(name, type("Broken", (Executor,), {"run": staticmethod(run)}))
 
 
-class Once:
+class Once(Executor):
     """Has one pool for its life, and shuts it down with the first run."""
 
     def __init__(self):
@@ -466,7 +467,7 @@ BROKEN_EXECUTORS = [
 
 
 def search(run: Callable, **flags: bool) -> SearchPlugin:
-    return SearchPlugin("broken", lambda: SimpleNamespace(run=run), proposes=True, **flags)
+    return SearchPlugin("broken", type("Broken", (Search,), {"run": staticmethod(run)}), proposes=True, **flags)
 
 
 def whole(problem, candidates):
@@ -512,7 +513,7 @@ BROKEN_SEARCHES = [
 # ---------------------------------------------------------------------------
 
 
-class Forgetful(Observer):
+class Impatient(Observer):
     def finished(self, candidate):
         """Takes no seconds."""
 
@@ -520,7 +521,7 @@ class Forgetful(Observer):
 BROKEN_OBSERVERS = [
     Broken("has_sound_record", ObserverPlugin("broken", lambda folder: Observer()), along=None),
     Broken("is_an_observer", ObserverPlugin("broken", object), along=None),
-    Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Forgetful)),
+    Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Impatient)),
 ]
 
 BROKEN = (

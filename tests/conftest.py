@@ -13,8 +13,9 @@ from PIL import Image
 
 from dsv_plugins.hooks.registry import DISABLE_VARIABLE
 
+DETECTOR = "cutpaste-resnet18"
 TINY = {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch_size": 4}
-"""Settings with which the built-in detector trains in about a second."""
+"""Settings with which that detector trains in about a second."""
 
 OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
 BUILTINS = {
@@ -90,8 +91,8 @@ def dsv(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
 
 def tiny_select(task: Path, run: Path, *more: object) -> list[object]:
     """The arguments of a selection of three candidates that takes seconds: starting workers would take longer."""
-    options = ["--grid", "patch_size=0.02,0.08,0.32", "--detector-params", json.dumps(TINY), "--executor", "serial"]
-    return ["select", task, *options, "--out", run, *more]
+    options = ["--grid", "patch_size=0.02,0.08,0.32", "--detector", DETECTOR, "--detector-params", json.dumps(TINY)]
+    return ["select", task, *options, "--executor", "serial", "--out", run, *more]
 
 
 @pytest.fixture(scope="session")

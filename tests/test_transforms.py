@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 import dsv_plugins
 from dsv_plugins import Augmentation, AugmentationPlugin, InputError, PluginError, from_transform
 from dsv_plugins.testing import check_augmentation
+from dsv_plugins.transforms import as_float, best_device, resized
 
 
 def images(count: int = 4) -> torch.Tensor:
@@ -166,6 +167,27 @@ def test_it_can_be_sent_to_another_process() -> None:
     augmentation = torchvision_transform()
     copy = pickle.loads(pickle.dumps(augmentation))
     assert torch.equal(augment(copy, images()), augment(augmentation, images()))
+
+
+def test_integers_become_floats_from_zero_to_one_and_floats_stay_as_they_are() -> None:
+    integers = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    assert as_float(integers).tolist() == pytest.approx([0, 0.2, 1])
+    floats = torch.rand(3)
+    assert as_float(floats) is floats
+
+
+def test_resized_images_are_square_floats_and_those_of_that_size_keep_their_pixels() -> None:
+    blocks = torch.tensor([[0, 255], [255, 0]], dtype=torch.uint8).repeat_interleave(8, 0).repeat_interleave(8, 1)
+    small = resized(blocks.expand(2, 3, -1, -1), 4)
+    assert (small.dtype, tuple(small.shape)) == (torch.float32, (2, 3, 4, 4))
+    assert small[0, 0, 0, 0] == 0
+    assert small[0, 0, 0, 3] == pytest.approx(1)
+    assert small.mean() == pytest.approx(0.5)
+    assert torch.equal(resized(images()[:, :, :, :20].half(), 20), images()[:, :, :, :20].half().float())
+
+
+def test_the_best_device_can_compute() -> None:
+    assert torch.ones(2, device=best_device()).sum().item() == 2
 
 
 def test_it_is_a_public_name() -> None:

@@ -1,1 +1,1 @@
-"""Labelled evaluation: what selections are worth. The only package that knows labels; selection never sees them."""
+"""Evaluation with labels: the AUC of what selectors choose. Only this package reads labels; no selector sees them."""

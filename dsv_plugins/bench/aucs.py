@@ -39,7 +39,7 @@ class StudyAUCs:
 
     @property
     def mean(self) -> float:
-        """The mean AUC of the candidates: what a random choice would get on average."""
+        """The mean AUC of the candidates, which is the expected AUC of a random choice."""
         return float(np.mean(list(self.candidates.values())))
 
     @property

@@ -1,4 +1,4 @@
-"""One cell of the benchmark: a task, an augmentation and a seed, with what every candidate and method is worth."""
+"""One cell of the benchmark: a task, an augmentation and a seed, with the AUC of every candidate and method."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dsv_plugins.hooks.search import choose
 from dsv_plugins.study.serialise import finite_or_none
 from dsv_plugins.types import Evaluation
 
-__all__ = ["POOLED", "Cell", "Measured", "measure"]
+__all__ = ["POOLED", "Cell", "MeasuredCandidate", "measure"]
 
 POOLED = "all together"
-"""The pool of all augmentations' candidates; no plugin's name has a space."""
+"""The pool of the candidates of all augmentations; no plugin's name contains a space."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One candidate: its setting, its AUC, and the theory's quantities."""
+class MeasuredCandidate:
+    """One candidate: its hyperparameters, its AUC, and the quantities of the theory."""
 
     augmentation: str
     params: Mapping[str, object]
@@ -42,15 +42,15 @@ class Cell:
         augmentation: Name of the augmentation, or `POOLED`.
         seed: Seed of the trainings.
         candidates: The pool, in grid order.
-        losses: The losses of each method over the pool; NaN where a candidate has none.
-        random: AUC of the training whose hyperparameters were redrawn for every image, where there was one.
-        notes: What a reader should know, a line each.
+        losses: The loss of each candidate by each method; NaN for an unusable one.
+        random: AUC of the training whose hyperparameters were redrawn for every image; None if there is none.
+        notes: Remarks on the measurement, a line each.
     """
 
     task: str
     augmentation: str
     seed: int
-    candidates: Sequence[Measured]
+    candidates: Sequence[MeasuredCandidate]
     losses: Mapping[str, Sequence[float]]
     random: float | None = None
     notes: Sequence[str] = ()
@@ -62,14 +62,14 @@ class Cell:
 
     @property
     def aucs(self) -> dict[str, float]:
-        """The AUC that each method reaches: the mean of the pool, the random training, each selector's choice."""
+        """The AUC of each method: the mean of the pool, the random training, each selector's choice."""
         random = {} if self.random is None else {RANDOM: self.random}
         chosen = {label: self.pool[choose(losses)] for label, losses in self.losses.items()}
         return {AVERAGE: float(np.mean(self.pool)), **random, **chosen}
 
     @property
     def best(self) -> float:
-        """The AUC of the best candidate, which an oracle would choose."""
+        """The AUC of the best candidate."""
         return max(self.pool)
 
     @property
@@ -78,7 +78,7 @@ class Cell:
         return min(self.pool)
 
     def as_json(self) -> dict[str, Any]:
-        """The cell as one JSON object; what is not finite is null."""
+        """The cell as one JSON object; a value that is not finite is null."""
         candidates = []
         for candidate in self.candidates:
             theory = {name: finite_or_none(value) for name, value in asdict(candidate.theory).items()}
@@ -106,18 +106,18 @@ def measure(
     random: float | None = None,
     notes: Sequence[str] = (),
 ) -> Cell:
-    """Measure a pool of trained candidates.
+    """A pool of trained candidates, measured.
 
-    The methods see the evaluations, which have no place for a label; the labels meet them only in what they chose.
+    The methods see the evaluations, which contain no labels; the labels are only used for the AUCs of the choices.
 
     Args:
         name: Task, augmentation and seed.
         evaluations: The pool.
         labels: Whether each test image is anomalous, in the order of the evaluations.
-        methods: What to compare.
+        methods: The methods to compare.
         registry: Where the selectors are found.
         random: AUC of the random training.
-        notes: What is to be said already.
+        notes: Remarks made so far.
 
     Raises:
         TrainingError: No candidate has usable scores.
@@ -130,7 +130,7 @@ def measure(
     return Cell(
         *name,
         candidates=[
-            Measured(
+            MeasuredCandidate(
                 augmentation=evaluation.candidate.augmentation,
                 params=evaluation.candidate.params,
                 auc=auc_of(evaluation, labels),

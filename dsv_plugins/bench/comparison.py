@@ -2,130 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pandas as pd
 
-import numpy as np
-
-from dsv_plugins.bench.cells import POOLED, Cell
-from dsv_plugins.bench.grouping import (
-    all_methods,
-    auc_matrix,
-    by_augmentation,
-    by_task,
-    compared,
-    grouped,
-    mean,
-    mean_aucs,
-)
-from dsv_plugins.bench.methods import MAIN, SIDELINES
-from dsv_plugins.bench.statistics import average_ranks, p_values, spread
-from dsv_plugins.bench.table import Row, Table
+from dsv_plugins.bench.cells import POOLED
+from dsv_plugins.bench.frames import BEST, by_augmentation, method_aucs, strict_means
+from dsv_plugins.bench.methods import AVERAGE, MAIN, SIDELINES
+from dsv_plugins.bench.statistics import DECIMALS, average_ranks, p_values, signed_rank_p, spread
+from dsv_plugins.bench.table import Table
 
 __all__ = ["aucs_table", "choices_table", "p_values_table", "ranks_table", "tasks_table"]
 
 NEGLIGIBLE = 1e-12
-"""Regrets below it are rounding."""
+"""Regrets below it are rounding errors."""
+P_VALUE = ".2g"
 
 
-def aucs_table(cells: Sequence[Cell]) -> Table:
-    """The average AUC of each method, with the augmentations below each other."""
-    methods = all_methods(cells)
-    rows: list[Row] = [((augmentation,), _values(group, methods)) for augmentation, group in by_augmentation(cells)]
+def aucs_table(aucs: pd.DataFrame) -> Table:
+    """The mean AUC of each method over the tasks, for each augmentation."""
     return Table(
         "auc",
         "Average AUC",
-        ("augmentation",),
-        (*methods, "best", "worst"),
-        rows,
-        note="Over the tasks. Average is the mean of the candidates, Random one training that redraws the "
-        "hyperparameters for every image, best and worst the candidates that labels would tell.",
+        strict_means(_over_seeds(aucs), "augmentation"),
+        note="Mean over the tasks. Average is the mean of the candidates, Random a training that redraws the "
+        "hyperparameters for every image; best and worst are the candidates with the highest and the lowest AUC.",
     )
 
 
-def tasks_table(cells: Sequence[Cell]) -> Table:
+def tasks_table(aucs: pd.DataFrame) -> Table:
     """The AUC of each method on each task."""
-    methods = all_methods(cells)
-    rows: list[Row] = [(key, _values(group, methods)) for key, group in by_task(cells)]
-    return Table("tasks", "AUC of each task", ("augmentation", "task"), (*methods, "best", "worst"), rows)
+    return Table("tasks", "AUC of each task", _over_seeds(aucs), note="Mean over the seeds.")
 
 
-def ranks_table(cells: Sequence[Cell]) -> Table:
-    """The average rank of each method."""
-    methods = all_methods(cells)
-    rows: list[Row] = []
-    for augmentation, group in by_augmentation(cells):
-        ranks = _ranks(group)
-        rows.append(((augmentation,), tuple(ranks.get(method, np.nan) for method in methods)))
+def ranks_table(aucs: pd.DataFrame) -> Table:
+    """The mean rank of each method over the tasks, for each augmentation."""
+    tasks = method_aucs(_over_seeds(aucs))
+    ranks = pd.DataFrame({augmentation: _ranks(group.dropna(axis=1)) for augmentation, group in by_augmentation(tasks)})
     return Table(
         "rank",
         "Average rank",
-        ("augmentation",),
-        tuple(methods),
-        rows,
-        note=f"1 is the best; ties share the mean rank. {', '.join(SIDELINES)} are each ranked in the place of {MAIN}.",
+        ranks.T.reindex(columns=tasks.columns).rename_axis("augmentation"),
+        note=f"1 is the best; ties share the mean rank. {', '.join(SIDELINES)} are each ranked in place of {MAIN}.",
         form=".2f",
     )
 
 
-def choices_table(cells: Sequence[Cell]) -> Table:
-    """The regret of each method, how often it is the best candidate, its worst choice, and its spread over seeds."""
-    rows: list[Row] = []
-    for augmentation, group in by_augmentation(cells):
-        for method in compared(group):
-            regrets = [cell.best - cell.aucs[method] for cell in group]
-            at = int(np.argmax(regrets))
-            by_seed = [mean(cell.aucs[method] for cell in same) for _, same in grouped(group, lambda cell: cell.seed)]
-            values = (
-                float(np.mean(by_seed)),
-                spread(by_seed),
-                float(np.mean(regrets)),
-                float(np.mean([regret <= NEGLIGIBLE for regret in regrets])),
-                regrets[at],
-                group[at].task,
-            )
-            rows.append(((augmentation, method), values))
+def choices_table(aucs: pd.DataFrame) -> Table:
+    """The regret of each method, its gain over Average and `dsv`, and its spread over seeds."""
     return Table(
         "choices",
-        "Regret and spread",
-        ("augmentation", "method"),
-        ("AUC", "± over seeds", "regret", "best chosen", "largest regret", "on task"),
-        rows,
-        note="Regret is the AUC of the best candidate less that of the method; its largest is the worst choice made.",
+        "Quality of the choices",
+        pd.concat(
+            {augmentation: _choices(group.droplevel("augmentation")) for augmentation, group in by_augmentation(aucs)},
+            names=["augmentation", "method"],
+        ),
+        note="The seeds of a task are averaged first; ± is the standard deviation over the seeds of the mean AUC over "
+        "the tasks. Better, worse and equal count the tasks in which the method's AUC is above, below or equal to that "
+        f"of {AVERAGE}. p-values are those of the two-sided Wilcoxon signed-rank test against {AVERAGE} and {MAIN} "
+        "over the tasks. Regret is the AUC of the best candidate minus that of the method, the mean over the tasks; "
+        "best chosen is how often it is 0, and the largest regret is that of a single task.",
+        forms={f"p {AVERAGE}": P_VALUE, f"p {MAIN}": P_VALUE},
     )
 
 
-def p_values_table(cells: Sequence[Cell]) -> Table:
-    """The p-value between every two methods. The pooled cells hold the same trainings again, and stay out."""
-    alone = [cell for cell in cells if cell.augmentation != POOLED]
-    methods = compared(alone)
-    matrix = p_values(list(mean_aucs(alone, methods).values())) if methods else np.empty((0, 0))
-    rows: list[Row] = [((method,), tuple(map(float, row))) for method, row in zip(methods, matrix, strict=True)]
+def p_values_table(aucs: pd.DataFrame) -> Table:
+    """The p-value between every two methods. The pooled cells are left out: they contain the same trainings."""
+    alone = aucs[aucs.index.get_level_values("augmentation") != POOLED]
+    tasks = method_aucs(_over_seeds(alone)).dropna(axis=1)
     return Table(
         "wilcoxon",
         "p-values of the Wilcoxon signed-rank test",
-        ("method",),
-        tuple(methods),
-        rows,
-        note="Two-sided; every augmentation and task is a pair of AUCs, the mean over the seeds; pairs that do not "
-        "differ are left out.",
-        form=".2g",
+        pd.DataFrame(p_values(tasks), index=tasks.columns.rename("method"), columns=tasks.columns),
+        note="Two-sided, over all augmentations; each task and augmentation is one pair of AUCs, the mean over the "
+        "seeds. Pairs without a difference are left out.",
+        form=P_VALUE,
     )
 
 
-def _values(group: Sequence[Cell], methods: Sequence[str]) -> tuple[float, ...]:
-    """The mean AUC of each method, of the best candidate and of the worst."""
-    known = compared(group)
-    aucs = [mean(cell.aucs[method] for cell in group) if method in known else np.nan for method in methods]
-    return (*aucs, mean(cell.best for cell in group), mean(cell.worst for cell in group))
+def _over_seeds(aucs: pd.DataFrame) -> pd.DataFrame:
+    return strict_means(aucs, "augmentation", "task")
 
 
-def _ranks(group: Sequence[Cell]) -> dict[str, float]:
-    """The average rank of each method; parts and variants of DSV are ranked in its place, one at a time."""
-    known = compared(group)
-    ranked = [method for method in known if method not in SIDELINES]
-    ranks = dict(zip(ranked, map(float, average_ranks(auc_matrix(group, ranked))), strict=True))
-    for method in known:
-        if method in SIDELINES:
-            others = [*(each for each in ranked if each != MAIN), method]
-            ranks[method] = float(average_ranks(auc_matrix(group, others))[-1])
-    return ranks
+def _ranks(tasks: pd.DataFrame) -> dict[str, float]:
+    """The mean rank of each method; parts and variants of DSV are ranked in its place, one at a time."""
+    sidelines = [method for method in SIDELINES if method in tasks]
+    ranked = tasks.drop(columns=sidelines)
+    others = ranked.drop(columns=MAIN, errors="ignore")
+    return {
+        **dict(zip(ranked, average_ranks(ranked), strict=True)),
+        **{method: average_ranks(others.join(tasks[method]))[-1] for method in sidelines},
+    }
+
+
+def _choices(aucs: pd.DataFrame) -> pd.DataFrame:
+    """A row of statistics for each method, from the AUCs of one augmentation in each task and seed."""
+    methods = method_aucs(aucs).dropna(axis=1)
+    regrets = -methods.sub(aucs[BEST], axis=0)
+    tasks, task_regrets = strict_means(methods, "task"), strict_means(regrets, "task")
+    gains = tasks.sub(tasks[AVERAGE], axis=0).round(DECIMALS)
+    return pd.DataFrame(
+        {
+            "AUC": tasks.mean(),
+            "± over seeds": _seed_spread(methods),
+            "better": (gains > 0).sum(),
+            "worse": (gains < 0).sum(),
+            "equal": (gains == 0).sum(),
+            **{f"p {rival}": _p_against(rival, tasks) for rival in (AVERAGE, MAIN)},
+            "regret": task_regrets.mean(),
+            "best chosen": strict_means(regrets <= NEGLIGIBLE, "task").mean(),
+            "largest regret": task_regrets.max(),
+            "on task": task_regrets.idxmax(),
+        },
+        index=methods.columns,
+    )
+
+
+def _p_against(rival: str, tasks: pd.DataFrame) -> pd.Series:
+    """The p-value of each method against one of them; NaN for the rival itself, and for all if it was not measured."""
+    others = tasks.columns.drop(rival) if rival in tasks else []
+    return pd.Series({method: signed_rank_p(tasks[method], tasks[rival]) for method in others}, dtype=float)
+
+
+def _seed_spread(methods: pd.DataFrame) -> pd.Series:
+    """The standard deviation over the seeds of each method's mean AUC, over the tasks that have every seed."""
+    seeds = methods.index.unique("seed")
+    complete = methods.groupby(level="task").filter(lambda task: len(task) == len(seeds))
+    return complete.groupby(level="seed").mean().apply(spread)

@@ -25,7 +25,7 @@ Draw = Callable[[Pixels, np.random.Generator], Pixels]
 
 
 def write_demo_task(folder: Path, texture: str = "brick", seed: int = 0) -> None:
-    """Write a task in MVTec layout, the same one for the same seed.
+    """Write a task in MVTec layout; the same seed gives the same task.
 
     Train images come from the upper half of the texture and test images from the lower, so that none shares a pixel.
     """

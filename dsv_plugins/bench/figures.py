@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dsv_plugins.bench.analysis import MEAN
-from dsv_plugins.bench.cells import POOLED, Cell, Measured
-from dsv_plugins.bench.grouping import grouped
+from dsv_plugins.bench.cells import POOLED, Cell, MeasuredCandidate
 from dsv_plugins.bench.methods import MAIN
 from dsv_plugins.bench.table import Table
 from dsv_plugins.hooks.search import choose
@@ -24,13 +23,15 @@ PANEL = 220
 
 
 def figures_page(cells: Sequence[Cell], tables: Sequence[Table]) -> str:
-    """AUC and losses against the patch size for every task, the ablation as bars, the p-values as a matrix."""
+    """A page with AUC and losses against the patch size for each task, the ablation, and the p-values."""
     by_name = {table.name: table for table in tables}
     figures = [_ablation(by_name["ablation"]), _p_values(by_name["wilcoxon"])]
-    first_seed = min(cell.seed for cell in cells)
-    shown = [cell for cell in cells if cell.augmentation != POOLED and cell.seed == first_seed]
-    figures += [_curves(task, group) for task, group in grouped(shown, lambda cell: cell.task)]
-    # The library goes into the page once, with the first figure.
+    by_task: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.augmentation != POOLED:
+            by_task.setdefault(cell.task, []).append(cell)
+    figures += [_curves(task, group) for task, group in by_task.items()]
+    # The page contains the library once, with the first figure.
     parts = [figure.to_html(full_html=False, include_plotlyjs=index == 0) for index, figure in enumerate(figures)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>dsv bench</title></head>\n'
@@ -39,7 +40,12 @@ def figures_page(cells: Sequence[Cell], tables: Sequence[Table]) -> str:
 
 
 def _curves(task: str, cells: Sequence[Cell]) -> go.Figure:
-    """A column for each augmentation, a row for the AUC and for each loss; a ring marks the choice of DSV."""
+    """A column for each augmentation, a row for the AUC and for each loss; a ring marks the choice of DSV.
+
+    The curves are those of the task's first seed.
+    """
+    first_seed = min(cell.seed for cell in cells)
+    cells = [cell for cell in cells if cell.seed == first_seed]
     figure = make_subplots(
         rows=len(CURVES),
         cols=len(cells),
@@ -70,8 +76,8 @@ def _curves(task: str, cells: Sequence[Cell]) -> go.Figure:
     return figure.update_layout(title=title, showlegend=False, height=PANEL * len(CURVES) + 80)
 
 
-def _places(candidates: Sequence[Measured]) -> list[float | str]:
-    """Where candidates lie on the axis: at their patch size where that says all, else at their settings in words."""
+def _places(candidates: Sequence[MeasuredCandidate]) -> list[float | str]:
+    """The places of candidates on the axis: their patch sizes if these tell them apart, else all hyperparameters."""
     sizes = [candidate.params.get("patch_size") for candidate in candidates]
     if len({str(size) for size in sizes}) == len(sizes):
         numbers = [float(size) for size in sizes if isinstance(size, Real)]
@@ -81,18 +87,15 @@ def _places(candidates: Sequence[Measured]) -> list[float | str]:
 
 
 def _ablation(table: Table) -> go.Figure:
-    rows = [(names, values) for names, values in table.rows if names[1] != MEAN]
-    labels = [[escape(names[0]) for names, _ in rows], [escape(names[1]) for names, _ in rows]]
-    bars = [
-        go.Bar(name=escape(part), x=labels, y=[values[index] for _, values in rows])
-        for index, part in enumerate(table.columns)
-    ]
+    tasks = table.frame.drop(MEAN, level="task")
+    labels = [[escape(name) for name in tasks.index.get_level_values(level)] for level in ("augmentation", "task")]
+    bars = [go.Bar(name=escape(part), x=labels, y=tasks[part].tolist()) for part in tasks]
     return go.Figure(bars).update_layout(title=table.title, barmode="group", yaxis_title="AUC")
 
 
 def _p_values(table: Table) -> go.Figure:
-    matrix = [list(values) for _, values in table.rows]
-    methods = [escape(method) for method in table.columns]
+    matrix = table.frame.to_numpy().tolist()
+    methods = [escape(method) for method in table.frame]
     heatmap = go.Heatmap(
         z=matrix, x=methods, y=methods, zmin=0, zmax=1, colorscale="Viridis", texttemplate="%{z:.2g}", hoverongaps=False
     )

@@ -1,4 +1,4 @@
-"""Who is compared: every installed selector, each with the settings that the benchmark tries it with."""
+"""The methods that are compared: every installed selector, each with its settings."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ __all__ = [
 ]
 
 AVERAGE, RANDOM = "Average", "Random"
-"""What is no selector is capitalised: a plugin's name never is, so that the two cannot clash."""
+"""Baselines are capitalised, and plugin names never are, so that they cannot clash."""
 
 MAIN = "dsv"
 REFERENCE = "dsv (reference)"
 ABLATION = ("discordance", "separability", MAIN, REFERENCE)
 SIDELINES = tuple(label for label in ABLATION if label != MAIN)
-"""Parts and variants of DSV. Ranked beside it they would push every other method down, so each takes its place."""
+"""Parts and variants of DSV. Ranking them beside it would lower every other method, so each is ranked in its place."""
 
 PAPER_ORDER = ("base", "mmd", "std", "mc", "select", "hits")
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A selector with settings, under the name that the tables give it."""
+    """A selector with its settings, and the name that it has in the tables."""
 
     label: str
     selector: str
@@ -63,10 +63,10 @@ def installed_methods(registry: Registry, *, holdout: float = 0.0) -> list[Metho
 def losses_of(
     methods: Sequence[Method], evaluations: Sequence[Evaluation], registry: Registry
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """The losses of each method that can judge this pool, and why the others cannot, a line each.
+    """The losses of each method for this pool, and why a method has none, a line each.
 
-    They are computed from stored evaluations and not taken from a study: a study knows selectors by name alone, and a
-    pool across studies has losses of its own wherever a selector compares candidates with each other.
+    They are computed from the stored evaluations and not read from a study: a study knows selectors only by name, and
+    selectors that compare candidates with each other have other losses in a pool across studies.
     """
     losses, problems = {}, []
     for method in methods:

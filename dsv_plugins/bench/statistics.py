@@ -1,4 +1,4 @@
-"""The statistics of the tables, as functions of numbers."""
+"""The statistics of the tables, as functions of arrays."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-__all__ = ["average_ranks", "p_values", "rank_correlation", "signed_rank_p", "spread"]
+__all__ = ["DECIMALS", "average_ranks", "p_values", "rank_correlation", "signed_rank_p", "spread"]
 
 Matrix = NDArray[np.float64]
 
 DECIMALS = 12
-"""AUCs are compared to so many: 0.9 - 0.8 and 0.8 - 0.7 are the same difference, and tied."""
+"""AUCs are compared to this many: 0.9 - 0.8 and 0.8 - 0.7 are the same difference, and tied."""
 LEAST_PAIRS = 3
-"""Two points always lie in order or against it; a rank correlation of them says nothing."""
+"""The rank correlation of two points is always 1 or -1 and says nothing."""
 
 
 def average_ranks(aucs: ArrayLike) -> Matrix:
@@ -30,7 +30,7 @@ def average_ranks(aucs: ArrayLike) -> Matrix:
 def signed_rank_p(first: ArrayLike, second: ArrayLike) -> float:
     """The two-sided p-value of the Wilcoxon signed-rank test on pairs.
 
-    Pairs that do not differ are left out, as Wilcoxon did; where none differs, nothing speaks against equality: 1.
+    Pairs without a difference are left out, as Wilcoxon did; if no pair differs, the p-value is 1.
     """
     differences = np.round(np.asarray(first, dtype=float) - np.asarray(second, dtype=float), DECIMALS)
     differences = differences[differences != 0]
@@ -44,7 +44,7 @@ def p_values(aucs: ArrayLike) -> Matrix:
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:
-    """Spearman's correlation over the pairs that are finite; NaN where they are too few, or one side is constant."""
+    """Spearman's correlation over the pairs that are finite; NaN if they are too few, or one side is constant."""
     pairs = np.round(np.column_stack([np.asarray(first, dtype=float), np.asarray(second, dtype=float)]), DECIMALS)
     pairs = pairs[np.isfinite(pairs).all(axis=1)]
     if len(pairs) < LEAST_PAIRS or (np.ptp(pairs, axis=0) == 0).any():

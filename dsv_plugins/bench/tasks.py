@@ -18,7 +18,7 @@ class Task:
     """One labelled task.
 
     Attributes:
-        name: Of its folder.
+        name: The name of its folder.
         train: Normal images.
         test: Images whose labels are the names of the folders they lie in.
     """
@@ -28,10 +28,10 @@ class Task:
     test: Path
 
     def check_labels(self) -> None:
-        """See before hours of training that there will be something to compare.
+        """Check, before hours of training, that there are normal and anomalous test images.
 
         Raises:
-            InputError: The test images are not in folders that tell normal from anomalous.
+            InputError: The folders of the test images do not tell normal from anomalous.
         """
         normal = {image.parent.name == NORMAL_FOLDER for image in find_images(self.test)}
         if len(normal) < 2:

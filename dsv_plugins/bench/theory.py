@@ -1,4 +1,4 @@
-"""The quantities of the paper's theory that take labels: what DSV's two losses stand in for."""
+"""The quantities of the paper's theory that need labels, which DSV's two losses approximate."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Theory", "theory_of"]
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """One candidate, seen with labels. Let A be the anomalous test embeddings and D = d(train, augmented).
+    """The theory's quantities for one candidate. Let A be the anomalous test embeddings and D = d(train, augmented).
 
     Attributes:
-        alignment: d(augmented, A), what a good choice makes small.
-        h_d: (d(train, A) + d(augmented, A)) / D - 1, which is 0 where the anomalies lie between train and augmented.
-        h_s: d(train, A) / D, how far the anomalies are from the normals. It is what is left of the alignment without
-            h_d, since d(augmented, A) = D · (h_d - h_s + 1) exactly; and with normals in one point and anomalies in one
-            direction, L_sep is √(γ(1 - γ)) · h_s for a share γ of anomalies, hence at most half of it.
-        discordance: L_dis, which the paper offers for h_d.
-        separability: L_sep without its cap, which the paper offers for h_s.
-        concentration: d(train, train) / D, which the theory presumes to be far below one.
+        alignment: d(augmented, A), which is small for a good choice.
+        h_d: (d(train, A) + d(augmented, A)) / D - 1, which is 0 if the anomalies lie between train and augmented.
+        h_s: d(train, A) / D, how far the anomalies are from the normals. It is the other part of the alignment, since
+            d(augmented, A) = D · (h_d - h_s + 1) exactly. With normals in one point and anomalies in one direction,
+            L_sep is √(γ(1 - γ)) · h_s for a share γ of anomalies, hence at most half of it.
+        discordance: L_dis, the paper's approximation of h_d.
+        separability: L_sep without its cap, the paper's approximation of h_s.
+        concentration: d(train, train) / D, which the theory assumes to be far below one.
     """
 
     alignment: float
@@ -38,11 +38,11 @@ class Theory:
 
 
 def theory_of(embeddings: Embeddings, labels: Sequence[bool]) -> Theory:
-    """Measure one candidate; what is divided by D is NaN where D is zero.
+    """The theory's quantities for one candidate; those divided by D are NaN if D is zero.
 
     Args:
         embeddings: Of the candidate.
-        labels: Whether each test image is anomalous; some are, some are not.
+        labels: Whether each test image is anomalous; both kinds must occur.
     """
     train, augmented, test = embeddings.train, embeddings.augmented, embeddings.test
     anomalous = test[torch.tensor(labels)]

@@ -1,4 +1,4 @@
-"""How long a benchmark still takes."""
+"""An estimate of the time that a benchmark still takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINUTE, HOUR = 60, 3600
 class TimeLeft:
     """Estimates the time left from the trainings that have appeared in the run folders since it was made.
 
-    It counts what is on the disk, so that it also knows what an earlier call has finished.
+    It counts what is on the disk, including what an earlier call has finished.
     """
 
     def __init__(self, planned: Mapping[Path, int]) -> None:
@@ -25,11 +25,11 @@ class TimeLeft:
         self._missing_at_start = self.missing()
 
     def missing(self) -> int:
-        """The trainings that are not stored yet."""
+        """The number of trainings that are not stored yet."""
         return sum(max(0, count - _stored(folder)) for folder, count in self._planned.items())
 
     def __str__(self) -> str:
-        """In words; empty until a training has finished."""
+        """The estimate in words; empty until a training has finished."""
         missing = self.missing()
         trained = self._missing_at_start - missing
         if trained <= 0 or not missing:

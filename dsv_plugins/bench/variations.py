@@ -1,7 +1,7 @@
-"""Would the choices be as good with fewer anomalies, or with test normals that look unlike the train images?
+"""Choices on changed test sets: with fewer anomalies, or with normal test images brighter than the train images.
 
-The selectors judge the trained candidates again on changed test sets; nothing is trained. The labels decide what is
-changed, and what the choices are worth.
+The selectors judge the trained candidates again on the changed test sets; nothing is trained. Labels are only used to
+change the test sets and to compute AUCs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from dsv_plugins.bench.aucs import auc_of
 from dsv_plugins.bench.cells import Cell
-from dsv_plugins.bench.grouping import mean
+from dsv_plugins.bench.frames import BEST
 from dsv_plugins.bench.methods import AVERAGE, SIDELINES, Method, losses_of
-from dsv_plugins.bench.table import Row, Table
+from dsv_plugins.bench.table import Table
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.registry import Registry
@@ -29,19 +30,19 @@ from dsv_plugins.study.bootstrap import on_rows
 from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation
 
-__all__ = ["FULL", "Variations", "Varied", "variations_table", "vary"]
+__all__ = ["FULL", "Variations", "VariedAUCs", "variations_table", "vary"]
 
-FULL, BEST = "full", "best"
+FULL = "full"
 DRAWS = 5
 
 
 @dataclass(frozen=True)
 class Variations:
-    """What to change in the test sets.
+    """The changes to make to the test sets.
 
     Attributes:
-        thin: Shares of the test set to which anomalies are thinned, in several draws each.
-        brighten: What the pixels of the normal test images are multiplied by; None to leave them.
+        thin: Shares of the test set to which anomalies are reduced, in several draws each.
+        brighten: The factor by which the pixels of the normal test images are multiplied; None to leave them.
     """
 
     thin: Sequence[float] = ()
@@ -51,11 +52,13 @@ class Variations:
         return bool(self.thin) or self.brighten is not None
 
     def check(self) -> None:
-        """See that there is a sense in them.
+        """Check the settings.
 
         Raises:
-            InputError: A share or the factor is out of range.
+            InputError: A share or the factor is out of range, or a share is given twice.
         """
+        if len({_thinned_name(share) for share in self.thin}) < len(self.thin):
+            raise InputError(f"thin has a share twice: {', '.join(map(str, self.thin))}; give each once")
         for share in self.thin:
             if not 0 < share < 1:
                 raise InputError(f"thin has the share {share}; give shares of the test set between 0 and 1")
@@ -64,15 +67,15 @@ class Variations:
 
 
 @dataclass(frozen=True, slots=True)
-class Varied:
-    """What the methods' choices are worth on one changed test set.
+class VariedAUCs:
+    """The AUCs of the methods' choices in one cell, on one changed test set.
 
     Attributes:
         task: Name of the task.
         augmentation: Name of the augmentation.
         seed: Seed of the trainings.
-        variation: What is changed, in words.
-        aucs: The AUC of each method's choice, the mean over the draws.
+        variation: The change, in words.
+        aucs: The AUC of each method's choice, as the mean over the draws.
     """
 
     task: str
@@ -82,7 +85,7 @@ class Varied:
     aucs: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """The AUCs as one JSON object."""
         return asdict(self)
 
 
@@ -95,19 +98,19 @@ def vary(
     variations: Variations,
     methods: Sequence[Method],
     registry: Registry,
-) -> list[Varied]:
-    """Judge the candidates of a cell again on each changed test set.
+) -> list[VariedAUCs]:
+    """The AUCs of the methods' choices in a cell on the full and on each changed test set.
 
-    With fewer anomalies a choice is worth the AUC that its detector has on the full test set, which is the better
-    estimate of the same thing; with brighter normals, that on the changed one.
+    With fewer anomalies, the AUC of a choice is that on the full test set, which is the better estimate; with brighter
+    normals, it is that on the changed test set.
 
     Args:
-        cell: What was measured on the full test set.
+        cell: The cell, measured on the full test set.
         evaluations: Its candidates.
         labels: Whether each test image is anomalous.
         result: The study, with the detectors.
-        variations: What to change.
-        methods: What to compare; parts and variants of DSV stay out.
+        variations: The changes.
+        methods: The methods to compare; parts and variants of DSV are left out.
         registry: Where the selectors are found.
     """
     if not variations:
@@ -115,52 +118,55 @@ def vary(
     name = (cell.task, cell.augmentation, cell.seed)
     compared = [method for method in methods if method.label not in SIDELINES]
     usable = [evaluation for evaluation in evaluations if evaluation.scores.test.isfinite().all()]
-    varied = [Varied(*name, FULL, {**cell.aucs, BEST: cell.best})]
+    varied = [VariedAUCs(*name, FULL, {**cell.aucs, BEST: cell.best})]
     for share in variations.thin:
         draws_of_rows = thinned_rows(labels, share, cell.seed)
         pools = [[on_rows(each, {"test": rows}) for each in usable] for rows in draws_of_rows]
-        draws = [_worth(pool, cell.pool, compared, registry) for pool in pools]
-        if draws:
-            shared = [label for label in draws[0] if all(label in draw for draw in draws)]
-            means = {label: mean(draw[label] for draw in draws) for label in shared}
-            varied.append(Varied(*name, f"{share:.0%} anomalies", means))
+        draws = pd.DataFrame([_choices_aucs(pool, cell.pool, compared, registry) for pool in pools])
+        if len(draws):  # a method that fails in one draw is left out
+            means = draws.dropna(axis=1).mean().to_dict()
+            varied.append(VariedAUCs(*name, _thinned_name(share), means))
     if variations.brighten is not None:
         pool = _brightened(usable, labels, result, variations.brighten)
         aucs = [auc_of(evaluation, labels) for evaluation in pool]
-        worth = _worth(pool, aucs, compared, registry)
-        varied.append(Varied(*name, f"normals × {variations.brighten:g}", worth))
+        chosen = _choices_aucs(pool, aucs, compared, registry)
+        varied.append(VariedAUCs(*name, f"normals × {variations.brighten:g}", chosen))
     return varied
 
 
-def variations_table(varied: Sequence[Varied]) -> Table:
+def variations_table(varied: Sequence[VariedAUCs]) -> Table:
     """The mean AUC of each method's choices on each changed test set, beside the full one."""
-    variations = list(dict.fromkeys(each.variation for each in varied))
-    cells: dict[tuple[str, str, int], dict[str, Varied]] = {}
-    for each in varied:
-        cells.setdefault((each.task, each.augmentation, each.seed), {})[each.variation] = each
-    # A task with too few anomalies for a share has no such variation; only cells that have all compare on equal terms.
-    complete = [cell for cell in cells.values() if len(cell) == len(variations)]
-    rows: list[Row] = []
-    if complete:
-        everywhere = [each.aucs for cell in complete for each in cell.values()]
-        for method in (label for label in complete[0][FULL].aucs if all(label in aucs for aucs in everywhere)):
-            rows.append(((method,), tuple(mean(cell[name].aucs[method] for cell in complete) for name in variations)))
+    cell = ["augmentation", "task", "seed"]
+    names = [(each.augmentation, each.task, each.seed, each.variation) for each in varied]
+    index = pd.MultiIndex.from_tuples(names, names=[*cell, "variation"])
+    aucs = pd.DataFrame([each.aucs for each in varied], index=index)
+    variations = aucs.index.unique("variation")
+    # A task with too few anomalies for a share lacks that variation; only cells that have all are compared.
+    complete = aucs.groupby(level=cell).filter(lambda group: len(group) == len(variations)).dropna(axis=1)
+    tasks = complete.groupby(level=["augmentation", "task", "variation"]).mean()
+    means = tasks.groupby(level="variation").mean().reindex(variations)
     return Table(
         "variations",
         "Average AUC on changed test sets",
-        ("method",),
-        tuple(variations),
-        rows,
-        note=f"Over all tasks and augmentations, {len(complete)} of {len(cells)} cells. Selectors see only a part of "
-        f"the anomalies, {DRAWS} draws each, and their choice counts with its AUC on the full test set; or they see "
-        "normal test images made brighter, and their choice counts with its AUC on these.",
+        means.T.dropna().rename_axis(index="method"),
+        note=f"Mean over all tasks and augmentations that have every test set, {_cells(complete)} of {_cells(aucs)} "
+        f"cells. With fewer anomalies, selectors see only a part of them, in {DRAWS} draws, and a choice counts with "
+        "its AUC on the full test set. With brighter normal images, it counts with its AUC on the changed test set.",
     )
 
 
-def thinned_rows(labels: Sequence[bool], share: float, seed: int) -> Iterator[Tensor]:
-    """The rows of each draw: all normal images, and so many anomalous ones that they are this share of the whole.
+def _cells(aucs: pd.DataFrame) -> int:
+    return len(aucs.index.droplevel("variation").unique())
 
-    None where there are not enough anomalous ones; one at the least. Candidates of one task and seed share the draws.
+
+def _thinned_name(share: float) -> str:
+    return f"{100 * share:g}% anomalies"
+
+
+def thinned_rows(labels: Sequence[bool], share: float, seed: int) -> Iterator[Tensor]:
+    """The rows of each draw: all normal images, and as many anomalous ones as make up this share of the whole.
+
+    At least one is anomalous; there are no draws if too few are. Candidates of one task and seed share the draws.
     """
     anomalous = np.flatnonzero(labels)
     normal = np.flatnonzero(~np.asarray(labels))
@@ -172,17 +178,17 @@ def thinned_rows(labels: Sequence[bool], share: float, seed: int) -> Iterator[Te
         yield torch.from_numpy(np.sort([*normal, *generator.choice(anomalous, count, replace=False)]))
 
 
-def _worth(
+def _choices_aucs(
     pool: Sequence[Evaluation], aucs: Sequence[float], methods: Sequence[Method], registry: Registry
 ) -> dict[str, float]:
-    """The AUC of each method's choice, beside the mean and the best of the pool."""
+    """The AUC of each method's choice, of the mean and of the best of the pool."""
     losses, _ = losses_of(methods, pool, registry)
     chosen = {label: aucs[choose(values)] for label, values in losses.items()}
     return {AVERAGE: float(np.mean(aucs)), **chosen, BEST: max(aucs)}
 
 
 def _brightened(pool: Sequence[Evaluation], labels: Sequence[bool], result: Result, factor: float) -> list[Evaluation]:
-    """The pool with the normal test images encoded and scored anew, brighter."""
+    """The pool with the normal test images made brighter, encoded and scored again."""
     normal = ~torch.tensor(labels)
     images = open_dataset(RunFolder(result.run).data).test[normal]
     brighter = (images.float() * factor).round().clamp(max=255).to(torch.uint8)

@@ -35,7 +35,7 @@ LEAST_IMAGES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Train and test images, in the order of their content's hashes, with no trace of where they lay.
+    """Train and test images, sorted by the hash of their content, without their file names.
 
     Attributes:
         train: Normal images to train on, uint8.
@@ -113,7 +113,7 @@ def prepare(
 def open_dataset(folder: Path) -> Dataset:
     """The images that `prepare` wrote, memory-mapped."""
     index = read_image_index(folder)
-    # Copy-on-write: torch warns of read-only memory, and nobody writes.
+    # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_images(folder, name, mode="c")) for name in index.files}
     return Dataset(images["train"], images["test"], images.get("holdout"), index.fingerprint)
 

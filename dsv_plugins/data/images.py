@@ -99,7 +99,7 @@ def survey(paths: Sequence[Path]) -> list[ImageFile]:
 
 
 def decode(path: Path, size: int) -> NDArray[np.uint8]:
-    """One image as (channels, size, size), whatever its format, depth, colours and orientation.
+    """One image as (channels, size, size), from any format, depth, colours and orientation.
 
     Raises:
         InputError: The file is no image, or is damaged.
@@ -159,7 +159,7 @@ def _decoded(files: Sequence[ImageFile], size: int) -> Iterator[tuple[ImageFile,
 
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
-        # In slices, so that no more than a slice of decoded images waits to be written.
+        # In slices, so that at most one slice of decoded images waits to be written.
         for start in range(0, len(files), 16 * workers):
             batch = files[start : start + 16 * workers]
             yield from zip(batch, pool.map(attempt, batch), strict=True)

@@ -1,7 +1,7 @@
-"""Do test images look like train images, as far as colour and brightness go?
+"""Whether test images look like train images in colour and brightness.
 
-Selectors presume that normal test images are distributed as train images. Other light or another camera breaks that,
-and shows in the images' mean colour before anything is trained.
+Selectors assume that normal test images are distributed as train images. Other light or another camera breaks that
+assumption. It shows in the images' mean colour before anything is trained.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ BATCH = 64
 def photometric_shift(train: Tensor, test: Tensor) -> float:
     """The share of the test images, at least, whose mean colour is not distributed as that of the train images.
 
-    Were a share γ of the test images changed and the others distributed as train, no interval of a channel's mean could
-    hold a share of test that differs by more than γ from that of train. The largest such difference is Kuiper's
-    statistic; less what chance makes of it, it bounds γ from below. Intervals see also what goes both ways, such as
-    normals that are darker and anomalies that are brighter.
+    If a share γ of the test images is changed and the others are distributed as train, then the shares of test and
+    train images in any interval of a channel's mean differ by at most γ. The largest difference is Kuiper's statistic;
+    minus its critical value, it is a lower bound of γ. Intervals also detect changes in both directions, such as darker
+    normals with brighter anomalies.
 
     Args:
         train: Normal images, (images, channels, height, width).
@@ -41,7 +41,7 @@ def photometric_shift(train: Tensor, test: Tensor) -> float:
 
 
 def shift_warning(train: Tensor, test: Tensor) -> str | None:
-    """What to tell the user where more test images look unlike the train images than a few anomalies explain."""
+    """A warning if more test images differ from the train images than a few anomalies explain; None if not."""
     shift = photometric_shift(train, test)
     if shift <= FEW:
         return None

@@ -9,7 +9,7 @@ Images are tensors of shape (images, channels, height, width): either uint8 from
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ class DetectorEncoder(ABC):
         image_size: The pixels per side at which to load images; None if any size will do.
         updates: The whole training budget. A search can spend a part of it only if it is known.
         shared_updates: How many updates `fit_shared_start` makes; 0 if the detector has no shared start.
+        has_frozen_part: Whether `frozen_features` says what a part that is never trained makes of images.
 
     A complete plugin:
 
@@ -159,6 +160,7 @@ class DetectorEncoder(ABC):
     image_size: int | None = None
     updates: int | None = None
     shared_updates: int = 0
+    has_frozen_part: bool = False
 
     @property
     def training_accuracy(self) -> float | None:
@@ -207,6 +209,22 @@ class DetectorEncoder(ABC):
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Read what `save` wrote, into a detector made with the same settings."""
+
+    def heatmap(self, images: Tensor) -> Tensor | None:
+        """How unusual each place of each image is: (images, height, width), of any size; None if it cannot say."""
+        return None
+
+    def frozen_features(self, images: Tensor) -> Mapping[str, Tensor]:
+        """What the part that is never trained makes of images: tensors by name, a row for each image.
+
+        A study computes them once for its train and test images, and hands them to `reuse_features` of each candidate.
+        They must depend on nothing but the images and the detector's settings.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a frozen part and no frozen_features")
+
+    def reuse_features(self, images: Tensor, features: Mapping[str, Tensor]) -> None:
+        """Take the frozen features of exactly these images (this very object) from there, from now on."""
+        raise NotImplementedError(f"{type(self).__name__} has a frozen part and no reuse_features")
 
     def warm_up(self) -> None:  # noqa: B027 — optional
         """Import what a training needs. Workers call it while the images are still being read."""

@@ -1,13 +1,13 @@
 """The records that a plugin's hooks return: what it is called, how it is made, what can be set.
 
-A record is data, not behaviour. The registry can therefore look at each plugin on its own, and blame the right one.
+A record is data, not behaviour, so the registry can check each plugin on its own and name the one at fault.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -74,12 +74,17 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
 
     Attributes:
         check_params: Settings with which the conformance kit can fit it in seconds, such as a small width.
+        presets: The values that its setting `preset` takes, if it has one.
+        preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
+            something is missing that a training needs, such as weights. Must be quick.
     """
 
     kind: ClassVar[str] = "detector_encoder"
     product: ClassVar[type[Any]] = DetectorEncoder
 
     check_params: Mapping[str, object] = field(default_factory=dict)
+    presets: Sequence[str] = ()
+    preflight: Callable[..., None] | None = None
 
     def first_point(self) -> dict[str, object]:
         """The first point of the search space, made small by `check_params`."""

@@ -1,4 +1,4 @@
-"""Finds plugins, keeps what failed with the provider to blame, and hands plugins out by name."""
+"""Finds plugins, records failures with their provider, and creates plugins by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Record = TypeVar("Record", bound=Plugin[object])
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Who brings a plugin: a distribution with its version, or a module handed to `build_registry`."""
+    """The provider of a plugin: a distribution with its version, or a module given to `build_registry`."""
 
     name: str
     version: str = ""
@@ -59,7 +59,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A record and who brought it."""
+    """A record and its provider."""
 
     record: Plugin[object]
     provider: Provider
@@ -78,7 +78,7 @@ class Failure:
 
 
 class Registry:
-    """The plugins that were found, and the failures on the way; made by `build_registry`."""
+    """The plugins that were found, and those that failed; made by `build_registry`."""
 
     def __init__(self, plugins: Iterable[Registered], failures: Iterable[Failure] = ()) -> None:
         self.plugins = tuple(plugins)
@@ -101,7 +101,7 @@ class Registry:
         return record
 
     def provider(self, kind: type[Plugin[object]], name: str) -> Provider:
-        """Who brings the plugin of that class and name; raises as `get` does."""
+        """The provider of the plugin of that class and name; raises as `get` does."""
         return self._find(kind.kind, name).provider
 
     def create(self, kind: type[Plugin[Product]], name: str, params: Mapping[str, object] | None = None) -> Product:
@@ -190,7 +190,7 @@ def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tu
             installed.append(plugin)
             yield provider, plugin
     for plugin in plugins:
-        # An author who hands over a module that is installed as well means one plugin, not two in conflict.
+        # A module that is given and also installed is one plugin, not two in conflict.
         if not any(plugin is other for other in installed):
             name = plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
             yield Provider(name), plugin
@@ -201,7 +201,7 @@ def _entry_points() -> list[tuple[Provider, metadata.EntryPoint]]:
     disabled = {_normalized(name) for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
     found = []
     for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        # What is left of a package that was removed by hand may lack its name and version.
+        # A package that was only partly removed may have no name and version.
         name = (entry_point.dist and entry_point.dist.name) or entry_point.value
         version = (entry_point.dist and entry_point.dist.version) or ""
         if not disabled & {"*", _normalized(name), _normalized(entry_point.name)}:
@@ -307,6 +307,6 @@ def _conflict(kind: str, name: str, providers: Sequence[Provider]) -> str:
     if len(claimants) == 1:
         return f"the {kind} {name!r} is provided {len(providers)} times by {claimants[0]}; each needs a name of its own"
     installed = [provider.name for provider in providers if provider.entry_point]
-    # Built-ins and plugins that a script hands over cannot be left out; only what is installed can.
+    # Built-ins and plugins given by a script cannot be left out; only installed ones can.
     advice = f"leave one out with {DISABLE_VARIABLE}={installed[-1]}, or uninstall it" if installed else "rename one"
     return f"the {kind} {name!r} is provided by {' and '.join(claimants)}; {advice}"

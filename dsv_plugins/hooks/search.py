@@ -27,7 +27,7 @@ class Rungs:
 
     Attributes:
         count: How many rungs, the last of which is the whole budget.
-        factor: By how much the updates grow, and the candidates dwindle, from one rung to the next.
+        factor: By how much the updates grow, and the number of candidates shrinks, from one rung to the next.
     """
 
     count: int = 3
@@ -55,7 +55,7 @@ class SearchProblem:
         budget: The detector's whole budget of updates; None if it is not known.
         rungs: How the budget grows.
         seed: Fixes every draw.
-        run: The run folder, by which a search that others share can tell its own trials.
+        run: The run folder, by which a shared search recognises its own trials.
         note: Shows the user one line.
     """
 

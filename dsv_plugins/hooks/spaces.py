@@ -31,7 +31,7 @@ class Range:
     log: bool = False
 
     def grid(self, points: int = DEFAULT_RANGE_POINTS) -> tuple[float, ...]:
-        """`points` values spread evenly over the range, from `low` to `high` exactly; one where the two are equal."""
+        """`points` values spread evenly over the range, from `low` to `high` exactly; one if the two are equal."""
         if points < 1:
             raise ValueError(f"a grid needs at least one point, not {points}")
         if points == 1 or self.low == self.high:
@@ -69,7 +69,7 @@ def grid(space: Space, range_points: int = DEFAULT_RANGE_POINTS) -> list[dict[st
 
 
 def space_problems(space: object) -> list[str]:
-    """What is wrong with a search space, one line each; empty where it is sound."""
+    """What is wrong with a search space, one line each; empty if it is sound."""
     if not isinstance(space, Mapping):
         return [f"the search space is {_described(space)}; make it a mapping from hyperparameter to its values"]
     problems = []
@@ -85,7 +85,7 @@ def space_problems(space: object) -> list[str]:
         elif len(values) == 0:
             problems.append(f"the search space of {name!r} is empty; give it at least one value")
         else:
-            # One value is named: where one is a tensor or an object, the others usually are, too.
+            # Only one value is named: if one is a tensor or an object, the others usually are too.
             odd = [value for value in values if not _is_json(value)][:1]
             problems += [f"the values of {name!r} include {_described(value)}; {_PLAIN}" for value in odd]
     return problems

@@ -1,4 +1,4 @@
-"""One page that shows why: from a run folder alone, with no plugin and no training code."""
+"""The report: one page that explains a choice, made from the run folder only, without plugins or training code."""
 
 from __future__ import annotations
 

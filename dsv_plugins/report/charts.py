@@ -26,7 +26,7 @@ LONGEST_TICK = 28
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Where the candidates stand: by their one hyperparameter where there is one, else side by side."""
+    """The positions of the candidates: by their hyperparameter if there is only one, else side by side."""
 
     title: str
     kind: str

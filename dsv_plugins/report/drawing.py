@@ -1,4 +1,4 @@
-"""What is drawn of one candidate: points in the plane, histograms, small images. Bounded, whatever the run's size."""
+"""What is drawn of one candidate: points in the plane, histograms, small images. Limited in size for any run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TSNE_STEPS = 350
 
 
 def thin(points: Array, limit: int) -> Array:
-    """At most so many rows, evenly spaced: rows are ordered by a hash, so these are as good as random."""
+    """At most `limit` rows, evenly spaced: rows are ordered by a hash, so these are as good as random."""
     if len(points) <= limit:
         return points
     rows: Array = np.linspace(0, len(points) - 1, limit).astype(int)
@@ -55,7 +55,8 @@ def tsne(sets: Mapping[str, Array]) -> dict[str, Array]:
 
     joined = np.concatenate(list(sets.values()))
     perplexity = min(30.0, (len(joined) - 1) / 3)
-    plane = TSNE(perplexity=perplexity, init="pca", max_iter=TSNE_STEPS, random_state=0).fit_transform(joined)
+    init = "pca" if joined.shape[1] > 1 else "random"  # one dimension has no two principal components
+    plane = TSNE(perplexity=perplexity, init=init, max_iter=TSNE_STEPS, random_state=0).fit_transform(joined)
     return _split(plane, sets)
 
 

@@ -1,4 +1,4 @@
-"""The page: everything it needs inside one file, so that it opens anywhere and fetches nothing."""
+"""Writes the page as one file with everything inside, so that it opens anywhere and loads nothing."""
 
 from __future__ import annotations
 

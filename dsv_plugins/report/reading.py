@@ -40,10 +40,10 @@ class CandidateRecord:
         params: Hyperparameters of the augmentation.
         status: "finished", "stopped" or "failed".
         reason: Why it failed.
-        losses: Its loss for each selector; None where that is not finite.
-        seconds: How long it took, where the journal tells.
+        losses: Its loss for each selector; None if that is not finite.
+        seconds: How long it took, if the journal says so.
         folder: Where its arrays are; None if it failed.
-        health: Whether its training got to where the theory of DSV begins.
+        health: Whether it was trained far enough for the theory of DSV.
         measures: Its discordance and separability.
         curve: Its training loss after updates.
     """
@@ -71,7 +71,7 @@ class CandidateRecord:
         return self.folder.arrays()
 
     def preview(self) -> Array | None:
-        """A few train images under its augmentation; None if it failed."""
+        """A few train images under its augmentation; None if it failed or the run has none."""
         return None if self.folder is None else self.folder.preview()
 
 
@@ -85,9 +85,9 @@ class RunRecord:
         selected: The id of each selector's choice; the first selector is the deciding one.
         confidence: For each selector, the share of resamples that each candidate wins, by its id.
         warnings: What in the images speaks against any choice.
-        aucs: The AUC of each candidate by its id, where the labels are known.
+        aucs: The AUC of each candidate by its id, if the labels are known.
         detector: Name of the detector.
-        command: The command that made the run, where the journal tells.
+        command: The command that made the run, if the journal says so.
         test_files: The files of the test images, in the order of the arrays.
     """
 

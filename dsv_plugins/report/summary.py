@@ -24,9 +24,9 @@ class Answer:
         selector: The deciding selector.
         candidate: Its choice.
         loss: The loss of the choice.
-        next: The candidate after it, where there is one.
+        next: The candidate after it, if there is one.
         next_loss: The loss of that one.
-        wins: The share of bootstrap resamples that the choice wins, where that is known.
+        wins: The share of bootstrap resamples that the choice wins, if that is known.
         verdict: What that share means.
         seconds: The training time of all candidates.
         warnings: What speaks against trusting it.
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike two selectors rank the candidates, for every two: Kendall's tau, None where it has no meaning."""
+    """How alike two selectors rank the candidates, for every two: Kendall's tau, None if it is undefined."""
 
     selectors: list[str]
     tau: list[list[float | None]]
@@ -53,7 +53,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class PoolAUCs:
-    """The AUCs, where labels are known: of each selector's choice, best first, and of the pool."""
+    """The AUCs, if labels are known: of each selector's choice, best first, and of the pool."""
 
     chosen: list[tuple[str, CandidateRecord, float]]
     best: float

@@ -40,7 +40,8 @@ __all__ = [
 
 Array = NDArray[Any]
 
-EVALUATION_RECORD, EVALUATION_ARRAYS, PREVIEW = "evaluation.json", "evaluation.safetensors", "preview.npy"
+EVALUATION_RECORD, EVALUATION_ARRAYS = "evaluation.json", "evaluation.safetensors"
+PREVIEW, HEATMAPS = "preview.npy", "heatmaps.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
 MODEL_RECORD = "model.json"
@@ -157,6 +158,7 @@ class EvaluationFolder:
         measures: Mapping[str, float],
         curve: Sequence[tuple[int, float]],
         preview: Array,
+        heatmaps: Array | None = None,
     ) -> None:
         """Write everything but the detector.
 
@@ -165,6 +167,7 @@ class EvaluationFolder:
             measures: Discordance and separability, for the report.
             curve: The training loss after updates.
             preview: A few train images under the augmentation.
+            heatmaps: How unusual each place of each test image is, if the detector can say.
         """
         from safetensors.torch import save_file
 
@@ -185,6 +188,8 @@ class EvaluationFolder:
         }
         write_json(self.path / EVALUATION_RECORD, record)
         np.save(self.path / PREVIEW, preview)
+        if heatmaps is not None:
+            np.save(self.path / HEATMAPS, heatmaps)
 
     def load(self) -> Evaluation:
         """The evaluation."""
@@ -211,11 +216,38 @@ class EvaluationFolder:
         with _reading(file):
             return load_file(file)
 
-    def preview(self) -> Array:
-        """A few train images under the augmentation."""
-        file = self.path / PREVIEW
+    def preview(self) -> Array | None:
+        """A few train images under the augmentation; None if the run has none."""
+        return _load_if_there(self.path / PREVIEW)
+
+    def heatmaps(self) -> Array | None:
+        """How unusual each place of each test image is; None if the detector cannot say."""
+        return _load_if_there(self.path / HEATMAPS)
+
+
+def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
+    """Write frozen features, an array each. Channels come last on the disk, as convolutions like them in memory."""
+    for name, values in features.items():
+        np.save(folder / f"{name}.npy", values.movedim(1, -1).contiguous().numpy())
+
+
+def load_features(folder: Path) -> dict[str, Tensor]:
+    """Frozen features, memory-mapped: workers share one copy."""
+    import torch
+
+    loaded = {}
+    for file in sorted(folder.glob("*.npy")):
         with _reading(file):
-            return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
+            # Copy-on-write: torch warns of read-only memory, and nobody writes.
+            loaded[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).movedim(-1, 1)
+    return loaded
+
+
+def _load_if_there(file: Path) -> Array | None:
+    if not file.exists():
+        return None
+    with _reading(file):
+        return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -8,10 +8,12 @@
       shared/ID/           what the trainings of all candidates begin with, if the detector has such a start
         detector/            the detector after it
         manifest.json
+      frozen/ID/SET/       what the part of the detector that is never trained makes of the images, computed once
       candidates/ID-N/     what candidate ID was after N updates: written once, never changed
         evaluation.json      candidate, health, timings, discordance and separability, training curve
         evaluation.safetensors   embeddings and scores
         preview.npy          a few train images under its augmentation
+        heatmaps.npy         how unusual each place of each test image is, if the detector can say
         detector/            the trained detector
         manifest.json        the checksum of every other file
       progress/ID          where a training stands; only for display
@@ -70,6 +72,7 @@ class RunFolder:
         self.progress = self.path / "progress"
         self.candidates = self.path / "candidates"
         self.shared_starts = self.path / "shared"
+        self.frozen = self.path / "frozen"
         self.journal = self.path / "journal.jsonl"
 
     @contextlib.contextmanager
@@ -86,9 +89,8 @@ class RunFolder:
                     f"another process is working on {self.path}; wait for it to end, or give another --out"
                 ) from None
         try:
-            for folder in (self.candidates, self.shared_starts):
-                for leftover in folder.glob(".*.partial"):
-                    shutil.rmtree(leftover, ignore_errors=True)
+            for leftover in (*self.path.glob(".*.partial"), *self.path.glob("*/**/.*.partial")):
+                shutil.rmtree(leftover, ignore_errors=True)
             yield
         finally:
             lock.release()
@@ -100,6 +102,10 @@ class RunFolder:
     def shared_start(self, start_id: str) -> Path:
         """The folder of the common start of the candidates' trainings."""
         return self.shared_starts / start_id
+
+    def frozen_features(self, detector_id: str, images: str) -> Path:
+        """The folder of what a detector's frozen part makes of a set of images."""
+        return self.frozen / detector_id / images
 
 
 @contextlib.contextmanager

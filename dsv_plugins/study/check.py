@@ -31,6 +31,9 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     ):
         for name in names:
             registry.get(kind, name)
+    preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
+    if preflight is not None:
+        preflight(**settings.detector_params)
     for name in settings.selectors:
         if registry.get(SelectorPlugin, name).needs_holdout and not settings.holdout:
             raise InputError(

@@ -37,6 +37,7 @@ class Plan:
         image_size: The size at which images are loaded.
         budget: The detector's whole budget of updates; None if it is not known.
         shared_updates: The updates that all candidates share.
+        has_frozen_part: Whether the detector has a part whose features are computed once for all candidates.
     """
 
     settings: StudySettings
@@ -46,6 +47,7 @@ class Plan:
     image_size: int
     budget: int | None
     shared_updates: int
+    has_frozen_part: bool
 
     def spaces(self) -> dict[str, Space]:
         """The search space of each augmentation."""
@@ -131,6 +133,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         image_size=settings.image_size or detector.image_size or DEFAULT_IMAGE_SIZE,
         budget=detector.updates,
         shared_updates=detector.shared_updates,
+        has_frozen_part=detector.has_frozen_part,
     )
     plan.candidates(range_points=2)  # the ends of a range stand for what is between them
     return plan

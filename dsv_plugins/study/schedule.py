@@ -10,12 +10,20 @@ from typing import Any
 from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
 from dsv_plugins.hooks.interfaces import Executor, Outcome
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
 from dsv_plugins.store.folder import RunFolder, verify
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.progress import ProgressWatcher
-from dsv_plugins.training.job import Job, shared_start_of, train_candidate, train_shared_start
+from dsv_plugins.training.job import (
+    IMAGE_SETS,
+    Job,
+    compute_frozen_features,
+    frozen_part_of,
+    shared_start_of,
+    train_candidate,
+    train_shared_start,
+)
 from dsv_plugins.types import Candidate, Evaluation
 
 __all__ = ["Schedule"]
@@ -63,8 +71,9 @@ class Schedule:
         begins_shared = bool(missing) and resumes_from is None and self._plan.shared_updates > 0
         start = self._shared_start(missing[0]) if begins_shared else None
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
+        frozen = self._frozen_features(missing[0]) if missing and self._plan.has_frozen_part else None
         jobs = [
-            self._job(candidate, updates=updates, resumes_from=resumes_from, shared_start=start)
+            self._job(candidate, updates=updates, resumes_from=resumes_from, shared_start=start, frozen=frozen)
             for candidate in missing
         ]
         for candidate, outcome in self._train(train_candidate, jobs):
@@ -101,6 +110,21 @@ class Schedule:
                 self._log.notify(Observer.finished, start, outcome.value)
                 self._log.record("shared start", start=start.id, updates=updates, seconds=outcome.value)
         return start.id
+
+    def _frozen_features(self, candidate: Candidate) -> str:
+        """Compute what the detector's frozen part makes of the images, unless it is stored, and return its id."""
+        frozen = frozen_part_of(candidate).id
+        data = read_image_index(self._folder.data)
+        parts = [frozen_part_of(candidate, images) for images in IMAGE_SETS if images in data.files]
+        missing = [
+            part
+            for part in parts
+            if not self._is_whole(self._folder.frozen_features(frozen, str(part.params["images"])), part)
+        ]
+        for _, outcome in self._train(compute_frozen_features, [self._job(part, frozen=frozen) for part in missing]):
+            if outcome.error is not None:
+                raise TrainingError(f"the frozen part of the detector failed: {reason_of(outcome.error)}")
+        return frozen
 
     def _job(self, candidate: Candidate, **details: Any) -> Job:
         settings = self._plan.settings

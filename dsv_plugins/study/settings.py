@@ -73,7 +73,7 @@ class StudySettings:
     search_params: Mapping[str, object] = field(default_factory=dict, metadata=CANDIDATES | FREE)
     rungs: int = field(default=3, metadata=CANDIDATES)
     rung_factor: float = field(default=3.0, metadata=CANDIDATES)
-    detector: str = field(default="cutpaste-resnet18", metadata=DETECTOR)
+    detector: str = field(default="cutpaste-timm", metadata=DETECTOR)
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
     holdout: float = field(default=0.0, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="dsv", metadata=SELECTION | FREE)
@@ -126,7 +126,7 @@ class StudySettings:
         }
         settings = {
             setting.name: special.get(setting.name, getattr(self, setting.name))
-            for setting in fields(StudySettings)
+            for setting in fields(self)
             if setting.metadata.get("identifies", True)
         }
         try:

@@ -36,7 +36,7 @@ class _Subject(Subject[Augmentation]):
     methods = ("__call__",)
 
     def points(self) -> list[dict[str, object]]:
-        """The points of its space: all of them, or a sample where they are very many."""
+        """The points of its space: all of them, or a sample if there are very many."""
         points = grid(self.record.space, RANGE_POINTS)
         return points if len(points) <= MOST_POINTS else random.Random(0).sample(points, MOST_POINTS)  # noqa: S311
 
@@ -59,7 +59,7 @@ def keeps_dtype(subject: _Subject) -> None:
 
 
 def keeps_device(subject: _Subject) -> None:
-    """The output is on the device of the input: the CPU, and a GPU where there is one."""
+    """The output is on the device of the input: the CPU, and a GPU if there is one."""
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         images = _images().to(device)
         returned = subject.augment(images).device

@@ -168,7 +168,7 @@ def scores_anomalies_higher(subject: _Subject) -> None:
 
 
 def repeats_itself(subject: _Subject) -> None:
-    """The same seed gives the same embeddings, whatever the global random generators are."""
+    """The same seed gives the same embeddings, for any state of the global random generators."""
     with global_randomness() as seed_all:
         seed_all(1)
         again = subject.train().detector
@@ -217,7 +217,7 @@ def starts_alike(subject: _Subject) -> None:
         second.load(Path(folder))
     second.fit(images, _BlackSquares(), updates=UPDATES, seed=0)
     same = _same(second.encode(images), subject.detector.encode(images))
-    demand(same, "other embeddings where the shared start was saved and loaded; it may depend on images and seed only")
+    demand(same, "other embeddings if the shared start was saved and loaded; it may depend on images and seed only")
 
 
 def saves_no_pickle(subject: _Subject) -> None:
@@ -303,7 +303,7 @@ def _described(value: object) -> str:
 
 @contextmanager
 def _refused_network() -> Iterator[list[str]]:
-    """Refuse connections, and list those that were tried: a plugin may go on without what it could not fetch."""
+    """Refuse connections, and list those that were tried: a plugin may continue without what it could not fetch."""
     attempts: list[str] = []
     connect = socket.socket.connect
 

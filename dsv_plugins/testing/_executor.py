@@ -22,7 +22,7 @@ def returns_one_outcome_for_each_job(subject: _Subject) -> None:
     outcomes = _run(subject.build(), _double, JOBS)
     values = {outcome.index: outcome.value for outcome in outcomes}
     expected = {index: _double(job) for index, job in enumerate(JOBS)}
-    demand(values == expected, f"returned the values {values}, by index, where {expected} was due")
+    demand(values == expected, f"returned the values {values}, by index, and {expected} was expected")
 
 
 def reports_an_error_in_its_outcome(subject: _Subject) -> None:

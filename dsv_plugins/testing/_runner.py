@@ -47,7 +47,7 @@ class CheckResult:
     Attributes:
         check: Its name.
         status: A check that was expected to fail and passed has failed.
-        reason: What is wrong, or why a failure was expected; empty where the check passed.
+        reason: What is wrong, or why a failure was expected; empty if the check passed.
     """
 
     check: str
@@ -172,7 +172,7 @@ def _run(name: str, check: Callable[[], None], expected: str | None) -> CheckRes
         check()
     except AssertionError as error:
         reason = str(error) or "an assertion failed"
-    except (Exception, SystemExit) as error:  # whatever a plugin does, the other checks go on
+    except (Exception, SystemExit) as error:  # a failing plugin must not stop the other checks
         reason = describe_error(error)
     else:
         if expected is None:

@@ -89,12 +89,12 @@ def repeats_itself(subject: _Subject) -> None:
 
 
 def goes_on_without_those_that_fail(subject: _Subject) -> None:
-    """A candidate that fails is not returned, and is no error; nor is it where all fail."""
+    """A candidate that fails is not returned, and is no error, even if all fail."""
     trainer = _Trainer(fails=lambda candidate: candidate.params["size"] < 0.15)  # type: ignore[operator]
     found = subject.search(trainer)
     failed = [name for name in found if trainer.fails(trainer.asked[name])]
     demand(not failed, f"returned {', '.join(failed)}, which failed")
-    demand(not subject.search(_Trainer(fails=lambda candidate: True)), "returned something where all failed")
+    demand(not subject.search(_Trainer(fails=lambda candidate: True)), "returned something although all failed")
 
 
 def takes_a_detector_that_tells_no_budget(subject: _Subject) -> None:

@@ -44,7 +44,7 @@ class _Subject(Subject[Selector]):
         return [float(loss) for loss in losses]
 
     def losses_or_reason(self, evaluations: Sequence[Evaluation]) -> list[float] | None:
-        """The losses, or None where it says why there are none."""
+        """The losses, or None if it raised an error that says why."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # here a selector has cause to warn
@@ -71,11 +71,11 @@ def follows_the_order_of_candidates(subject: _Subject) -> None:
     order = [3, 0, 4, 1, 2]
     permuted = subject.losses([_pool()[index] for index in order])
     expected = [losses[index] for index in order]
-    demand(_same(permuted, expected), f"returned {permuted} for permuted candidates, where {expected} was due")
+    demand(_same(permuted, expected), f"returned {permuted} for permuted candidates, and {expected} was expected")
 
 
 def repeats_itself(subject: _Subject) -> None:
-    """The same candidates have the same losses, whatever the global random generators are."""
+    """The same candidates have the same losses, for any state of the global random generators."""
     with global_randomness() as seed_all:
         repeated = []
         for seed in range(3):
@@ -123,7 +123,7 @@ def survives_nan_in_one_candidate(subject: _Subject) -> None:
     pool = _pool()
     losses = subject.losses_or_reason([_with_nan(pool[0]), *pool[1:]])
     if losses is not None:
-        demand(any(map(math.isfinite, losses[1:])), f"returned {losses} where only the first candidate has NaN")
+        demand(any(map(math.isfinite, losses[1:])), f"returned {losses} although only the first candidate has NaN")
 
 
 def survives_no_holdout(subject: _Subject) -> None:

@@ -19,7 +19,7 @@ from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import as_float
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
-__all__ = ["evaluate", "make_augmentation", "make_detector", "measures", "preview"]
+__all__ = ["evaluate", "heatmaps", "make_augmentation", "make_detector", "measures", "preview"]
 
 AUGMENTED_COPIES, PREVIEW_COPIES, SCORED_COPIES = 1, 2, 3
 """Separate the draws of augmented copies from those of the training, and from each other."""
@@ -60,11 +60,11 @@ def evaluate(
     detector.fit(dataset.train, augmentation, updates=updates, seed=candidate.seed, progress=progress)
     trained = time.monotonic()
 
-    generator = torch.Generator().manual_seed(derived_seed(candidate.seed, AUGMENTED_COPIES))
     holdout = dataset.holdout
+    augmented, augmented_scores = _judge_augmented(detector, dataset.train, augmentation, candidate.seed)
     embeddings = Embeddings(
         train=detector.encode(dataset.train),
-        augmented=detector.encode_augmented(dataset.train, augmentation, generator=generator),
+        augmented=augmented,
         test=detector.encode(dataset.test),
         holdout=None if holdout is None else detector.encode(holdout),
     )
@@ -72,7 +72,7 @@ def evaluate(
         train=detector.score(dataset.train),
         test=detector.score(dataset.test),
         holdout=None if holdout is None else detector.score(holdout),
-        augmented=_score_augmented(detector, dataset.train, augmentation, candidate.seed),
+        augmented=augmented_scores,
     )
     if not all(torch.isfinite(part).all() for part in (embeddings.train, embeddings.augmented, embeddings.test)):
         raise TrainingError("the training ended with embeddings that are not finite; try a smaller learning rate")
@@ -97,8 +97,26 @@ def measures(embeddings: Embeddings) -> dict[str, float]:
     return {"discordance": float(discordance(*sets)), "separability": float(separability(*sets))}
 
 
-def _score_augmented(detector: DetectorEncoder, train: Tensor, augmentation: Augmentation, seed: int) -> Tensor:
-    """The scores of one augmented copy of each train image, in batches, since copies are floats."""
-    generator = torch.Generator().manual_seed(derived_seed(seed, SCORED_COPIES))
-    batches = (as_float(batch) for batch in torch.split(train, SCORED_BATCH))
-    return torch.cat([detector.score(augmentation(batch, generator=generator)) for batch in batches])
+def heatmaps(detector: DetectorEncoder, test: Tensor) -> np.ndarray[Any, Any] | None:
+    """How unusual each place of each test image is, in half precision; None if the detector cannot say."""
+    found = detector.heatmap(test)
+    return None if found is None else found.half().numpy()
+
+
+def _judge_augmented(
+    detector: DetectorEncoder, train: Tensor, augmentation: Augmentation, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The embeddings and the scores of one augmented copy of each train image."""
+    copies, scored = (
+        torch.Generator().manual_seed(derived_seed(seed, draws)) for draws in (AUGMENTED_COPIES, SCORED_COPIES)
+    )
+    batches = (as_float(batch) for batch in torch.split(train, SCORED_BATCH))  # one at a time, since copies are floats
+    if not detector.has_frozen_part:
+        embeddings = detector.encode_augmented(train, augmentation, generator=copies)
+        return embeddings, torch.cat([detector.score(augmentation(batch, generator=scored)) for batch in batches])
+    rows = []
+    for batch in batches:  # the frozen part, which takes the most time, sees each copy once
+        augmented = augmentation(batch, generator=copies)
+        detector.reuse_features(augmented, detector.frozen_features(augmented))
+        rows.append((detector.encode(augmented), detector.score(augmented)))
+    return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.hooks.interfaces import Progress
 from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.store.folder import RunFolder, finished_folder
 from dsv_plugins.store.progress import TrainingProgress, write_progress
-from dsv_plugins.training.evaluate import evaluate, make_augmentation, make_detector, measures, preview
+from dsv_plugins.training.evaluate import evaluate, heatmaps, make_augmentation, make_detector, measures, preview
 from dsv_plugins.types import Candidate
 
-__all__ = ["Job", "shared_start_of", "threads", "train_candidate", "train_shared_start"]
+__all__ = [
+    "FROZEN_PART",
+    "IMAGE_SETS",
+    "Job",
+    "compute_frozen_features",
+    "frozen_part_of",
+    "shared_start_of",
+    "threads",
+    "train_candidate",
+    "train_shared_start",
+]
 
 PROGRESS_SECONDS = 0.5
 SHARED_START = "shared start"
-"""Stands for the augmentation in an id and on displays; no plugin's name has a space."""
+FROZEN_PART = "frozen part"
+"""Stand for the augmentation in an id and on displays; no plugin's name has a space."""
+IMAGE_SETS = ("train", "test", "holdout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +49,11 @@ class Job:
         updates: How far; None for the detector's whole budget.
         resumes_from: The updates at which an earlier evaluation of it stopped; None to start at the beginning.
         shared_start: Id of the training in the run folder that this one begins with, if the detector has such a start.
+        frozen: Id of the frozen features in the run folder, if the detector has a frozen part.
         threads: Threads of torch. Part of the job, since sums in another order have other last digits.
         plugins: Plugins that are in no package, as given to `build_registry`.
         images: The images, if they do not come from the run folder.
+        features: The frozen features of each set of images, if they do not come from the run folder.
     """
 
     run: Path
@@ -46,9 +61,11 @@ class Job:
     updates: int | None = None
     resumes_from: int | None = None
     shared_start: str | None = None
+    frozen: str | None = None
     threads: int = 1
     plugins: tuple[object, ...] = ()
     images: Dataset | None = None
+    features: Mapping[str, Mapping[str, Tensor]] | None = None
 
     @property
     def starts_from(self) -> Path | None:
@@ -64,6 +81,14 @@ class Job:
         """The images that came along, or those of the run folder."""
         return self.images or open_dataset(RunFolder(self.run).data)
 
+    def frozen_features(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """The frozen features of each set of images: those that came along, or those of the run folder."""
+        if self.features is not None or self.frozen is None:
+            return self.features or {}
+        run = RunFolder(self.run)
+        folders = {name: run.frozen_features(self.frozen, name) for name in IMAGE_SETS}
+        return {name: load_features(folder) for name, folder in folders.items() if folder.exists()}
+
 
 def train_candidate(job: Job) -> float:
     """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
@@ -75,6 +100,8 @@ def train_candidate(job: Job) -> float:
         detector.load(job.starts_from)
     curve: list[tuple[int, float]] = []
     dataset = job.dataset()
+    for name, features in job.frozen_features().items():
+        detector.reuse_features(getattr(dataset, name), features)
     with threads(job.threads):
         progress = _reporter(run, candidate.id, curve)
         evaluation = evaluate(candidate, dataset, detector, augmentation, updates=job.updates, progress=progress)
@@ -85,6 +112,7 @@ def train_candidate(job: Job) -> float:
                 measures=measures(evaluation.embeddings),
                 curve=curve,
                 preview=preview(dataset.train, augmentation, candidate.seed),
+                heatmaps=heatmaps(detector, dataset.test),
             )
             folder.detector.mkdir()
             detector.save(folder.detector)
@@ -109,6 +137,23 @@ def train_shared_start(job: Job) -> float:
         folder = EvaluationFolder(path)
         folder.detector.mkdir()
         detector.save(folder.detector)
+    return time.monotonic() - started
+
+
+def frozen_part_of(candidate: Candidate, images: str = "") -> Candidate:
+    """What stands for the frozen features that this candidate shares with all others of its images and detector."""
+    params = {"images": images} if images else {}
+    return replace(shared_start_of(candidate), augmentation=FROZEN_PART, params=params, seed=0)
+
+
+def compute_frozen_features(job: Job) -> float:
+    """Compute the frozen features of the set of images that the job's candidate names; returns the seconds it took."""
+    started = time.monotonic()
+    run, images = RunFolder(job.run), str(job.candidate.params["images"])
+    detector = make_detector(build_registry(job.plugins), job.candidate)
+    assert job.frozen is not None
+    with threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
+        save_features(folder, detector.frozen_features(getattr(job.dataset(), images)))
     return time.monotonic() - started
 
 

@@ -35,7 +35,7 @@ from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import WorkerError
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import MANIFEST, RunFolder, finished_folder
-from dsv_plugins.training.job import Job
+from dsv_plugins.training.job import FROZEN_PART, Job
 
 __all__ = ["Job", "PortableJob", "RemoteJobs", "RemoteResult", "environment"]
 
@@ -95,7 +95,7 @@ class PortableJob:
             WorkerError: The plugins or versions here are not those of the driver.
         """
         _require_same(self.environment, environment(self.job.plugins))
-        job = replace(self.job, images=_dataset(images))
+        job = replace(self.job, images=_dataset(images), features=_features(images))
         if self.mark.exists():
             return RemoteResult(work(job), {})
         with tempfile.TemporaryDirectory(prefix="dsv-job-", ignore_cleanup_errors=True) as folder:
@@ -118,7 +118,7 @@ class RemoteJobs(Generic[Reference]):
 
     def __init__(self, put: Callable[[Images], Reference]) -> None:
         self._put = put
-        self._images: dict[tuple[Path, str], Reference] = {}
+        self._images: dict[tuple[object, ...], Reference] = {}
         self._marks: dict[Path, Path] = {}
 
     def __enter__(self) -> RemoteJobs[Reference]:
@@ -134,9 +134,11 @@ class RemoteJobs(Generic[Reference]):
     def pack(self, job: Job) -> tuple[PortableJob, Reference]:
         """The job to send, and the reference to its images, which are put into the store once for all rounds."""
         dataset = open_dataset(RunFolder(job.run).data)
-        key = (job.run, dataset.fingerprint)
+        # Frozen features are computed in a round of jobs before the others: only those have them.
+        features = {} if job.candidate.augmentation == FROZEN_PART else job.frozen_features()
+        key = (job.run, dataset.fingerprint, *features)
         if key not in self._images:
-            self._images[key] = self._put(_arrays(dataset))
+            self._images[key] = self._put(_arrays(dataset, features))
         if job.run not in self._marks:
             self._marks[job.run] = RunFolder(job.run).progress / f".driver-{uuid.uuid4().hex}"
             self._marks[job.run].touch()
@@ -181,13 +183,18 @@ def _require_same(driver: Mapping[str, str], worker: Mapping[str, str]) -> None:
         )
 
 
-def _arrays(dataset: Dataset) -> Images:
+def _arrays(dataset: Dataset, features: Mapping[str, Mapping[str, Tensor]]) -> Images:
     holdout = None if dataset.holdout is None else dataset.holdout.numpy()
     return {
         "train": dataset.train.numpy(),
         "test": dataset.test.numpy(),
         "holdout": holdout,
         "fingerprint": dataset.fingerprint,
+        # Channels last, as on the disk: an array in another order would be copied on its way.
+        "features": {
+            images: {name: values.movedim(1, -1).numpy() for name, values in parts.items()}
+            for images, parts in features.items()
+        },
     }
 
 
@@ -196,7 +203,17 @@ def _dataset(images: Images) -> Dataset:
     return Dataset(_tensor(images["train"]), _tensor(images["test"]), holdout, images["fingerprint"])
 
 
-def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
+def _features(images: Images) -> dict[str, dict[str, Tensor]] | None:
+    features = images["features"]
+    if not features:
+        return None
+    return {
+        name: {part: _tensor(values).movedim(-1, 1) for part, values in parts.items()}
+        for name, parts in features.items()
+    }
+
+
+def _tensor(pixels: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of memory that must not be written to, which nobody does
         return torch.from_numpy(pixels)

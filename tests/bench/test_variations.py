@@ -1,4 +1,4 @@
-"""Changed test sets: what is changed, what the selectors see of it, and what their choices are worth."""
+"""Changed test sets: what is changed, what the selectors see of it, and the AUCs of their choices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, SelectorPlugi
 from dsv_plugins.bench import variations as module
 from dsv_plugins.bench.cells import measure
 from dsv_plugins.bench.methods import Method
-from dsv_plugins.bench.variations import FULL, Variations, Varied, thinned_rows, variations_table, vary
+from dsv_plugins.bench.table import as_json, as_markdown
+from dsv_plugins.bench.variations import FULL, Variations, VariedAUCs, thinned_rows, variations_table, vary
+from dsv_plugins.errors import InputError
 
 LABELS = [True, False] * 10 + [True] * 20
 NAME = ("bolt", "cutout", 3)
 
 
 class Plugins:
-    """Selectors that tell what they see by what they choose."""
+    """A selector that records what it sees."""
 
     def __init__(self):
         self.seen = []
@@ -122,10 +124,15 @@ def test_nothing_to_vary_costs_nothing():
     assert vary(None, [], [], None, variations=Variations(), methods=[], registry=None) == []
 
 
-def test_the_table_compares_cells_that_have_every_variation():
-    def varied(task, variation, **aucs):
-        return Varied(task, "cutout", 0, variation, aucs)
+def varied(task, variation, *, seed=0, **aucs):
+    return VariedAUCs(task, "cutout", seed, variation, aucs)
 
+
+def rows(table):
+    return {method: tuple(row) for method, row in zip(table.frame.index, table.frame.to_numpy(), strict=True)}
+
+
+def test_the_table_compares_cells_that_have_every_variation():
     table = variations_table(
         [
             varied("bolt", FULL, dsv=0.9, mc=0.7, Random=0.5),
@@ -135,6 +142,33 @@ def test_the_table_compares_cells_that_have_every_variation():
             varied("washer", FULL, dsv=0.0, mc=0.0),  # too few anomalies to be thinned
         ]
     )
-    assert table.columns == (FULL, "5% anomalies")
-    assert dict(table.rows) == {("dsv",): pytest.approx((0.8, 0.65)), ("mc",): pytest.approx((0.6, 0.6))}
+    assert tuple(table.frame.columns) == (FULL, "5% anomalies")
+    assert rows(table) == {"dsv": pytest.approx((0.8, 0.65)), "mc": pytest.approx((0.6, 0.6))}
     assert "2 of 3 cells" in table.note
+
+
+def test_a_task_counts_once_however_many_of_its_seeds_were_varied():
+    table = variations_table(
+        [
+            *(varied("bolt", FULL, seed=seed, dsv=0.9) for seed in range(3)),
+            *(varied("bolt", "5% anomalies", seed=seed, dsv=0.6 + 0.1 * seed) for seed in range(3)),
+            varied("nut", FULL, dsv=0.5),
+            varied("nut", "5% anomalies", dsv=0.3),
+        ]
+    )
+    assert rows(table) == {"dsv": pytest.approx((0.7, 0.5))}
+    assert "4 of 4 cells" in table.note
+
+
+def test_without_a_cell_that_has_every_variation_the_table_is_empty():
+    table = variations_table([varied("bolt", FULL, dsv=0.9), varied("nut", "5% anomalies", dsv=0.3)])
+    assert rows(table) == {}
+    assert "0 of 2 cells" in table.note
+    assert as_json([table]) == {"variations": []}
+    assert as_markdown([table]).splitlines()[-2] == "| method | full | 5% anomalies |"
+
+
+def test_shares_below_one_percent_have_names_of_their_own():
+    Variations([0.3, 0.005, 0.001]).check()
+    with pytest.raises(InputError, match="thin has a share twice: 0.3, 0.1, 0.3"):
+        Variations([0.3, 0.1, 0.3]).check()

@@ -1,4 +1,4 @@
-"""What is choosing several candidates worth? Ensembles of the best k, on the candidates of a benchmark.
+"""The AUC of several candidates as one: ensembles of the best k, on the candidates of a benchmark.
 
     python tests/benchmarks/bench_ensembles.py OUT [--selectors dsv,cosine]
 
@@ -12,14 +12,15 @@ import argparse
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
-from dsv_plugins.study.ranks import shares_below
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins import SelectorPlugin, build_registry
 from dsv_plugins.bench.aucs import auc_of, labels_of
 from dsv_plugins.hooks.search import rank
-from dsv_plugins.training.evaluate import load_evaluation
+from dsv_plugins.store.artifacts import EvaluationFolder
 
 COUNTS = (1, 2, 3, 5, 9)
 
@@ -35,14 +36,14 @@ def main() -> None:
     aucs: dict[tuple[str, int], list[float]] = {(name, count): [] for name in names for count in COUNTS}
     best = []
     for run in sorted(file.parent for file in options.out.glob("*/*-[0-9]/selection.json")):
-        pool = [load_evaluation(folder) for folder in sorted((run / "candidates").glob("[!.]*"))]
+        pool = [EvaluationFolder(folder).load() for folder in sorted((run / "candidates").glob("[!.]*"))]
         labels = labels_of(run)
         best.append(max(auc_of(evaluation, labels) for evaluation in pool))
-        ranked = [shares_below(evaluation.scores.test, evaluation.scores.test) for evaluation in pool]
+        ranked = [rankdata(evaluation.scores.test) for evaluation in pool]
         for name in names:
             order = rank(registry.create(SelectorPlugin, name).losses(pool))
             for count in COUNTS:
-                score = torch.stack([ranked[index] for index in order[:count]]).mean(dim=0)
+                score = np.mean([ranked[index] for index in order[:count]], axis=0)
                 aucs[name, count].append(float(roc_auc_score(labels, score)))
     print(f"{len(best)} pools, best single candidate {fmean(best):.3f}\n")
     print("| selector | " + " | ".join(f"k = {count}" for count in COUNTS) + " |")

@@ -26,7 +26,8 @@ SIZES = ",".join(str(round(0.0025 * 2**step, 4)) for step in range(CANDIDATES))
 def timed_selection(task: Path, run: Path, workers: int, budget: dict[str, int]) -> dict[str, float]:
     """Seconds of the whole, of the trainings and encodings in it, and until the first update was reported."""
     command = [sys.executable, "-m", "dsv_plugins", "select", str(task), "--out", str(run), "--workers", str(workers)]
-    command += ["--grid", f"patch_size={SIZES}", "--detector-params", json.dumps(budget), "--json"]
+    command += ["--detector", "cutpaste-resnet18", "--detector-params", json.dumps(budget)]
+    command += ["--grid", f"patch_size={SIZES}", "--json"]
     started = time.time()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not any((run / "progress").glob("*")):

@@ -20,8 +20,9 @@ from dsv_plugins import AugmentationPlugin, build_registry
 from dsv_plugins.bench.aucs import auc_of, labels_of
 from dsv_plugins.bench.protocol import AUGMENTATIONS
 from dsv_plugins.data.dataset import open_dataset
-from dsv_plugins.data.images import as_float
-from dsv_plugins.training.evaluate import DETECTOR, load_evaluation, make_detector
+from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.training.evaluate import make_detector
+from dsv_plugins.transforms import as_float
 
 SIZES = (0.0025, 0.64)
 
@@ -38,9 +39,10 @@ def main() -> None:
             raise SystemExit(f"{run} has no held-out images; run dsv bench with --holdout 0.15")
         pool = []
         for folder in sorted((run / "candidates").glob("[!.]*")):
-            evaluation = load_evaluation(folder)
+            stored = EvaluationFolder(folder)
+            evaluation = stored.load()
             detector = make_detector(registry, evaluation.candidate)
-            detector.load(folder / DETECTOR)
+            detector.load(stored.detector)
             generator = torch.Generator().manual_seed(0)
             others = [name for name in AUGMENTATIONS if name != evaluation.candidate.augmentation]
             copies = torch.cat(

@@ -156,7 +156,7 @@ with executor.warmed_up(os.getpid):
 
 
 @pytest.mark.parametrize("wrong", [{"augmentation": "cutpast"}, {"selector": "dvs"}, {"detector": "resnet"}])
-def test_a_wrong_name_is_told_before_anything_is_imported_or_started(wrong):
+def test_a_wrong_name_is_refused_before_anything_is_imported_or_started(wrong):
     script = (
         "import sys; from pathlib import Path; from dsv_plugins import Study, UnknownPluginError\n"
         f"try: Study(Path('train'), Path('test'), **{wrong!r}).run()\n"
@@ -171,9 +171,12 @@ def test_a_study_starts_its_workers_before_it_imports_torch():
     script = """
 import sys, contextlib
 from pathlib import Path
-from dsv_plugins import ExecutorPlugin, Study, hookimpl
+from dsv_plugins import Executor, ExecutorPlugin, Study, hookimpl
 
-class Early:
+class Early(Executor):
+    def run(self, work, jobs):
+        raise NotImplementedError
+
     @contextlib.contextmanager
     def warmed_up(self, prepare):
         print("torch" in sys.modules)
@@ -184,7 +187,7 @@ class Early:
 class Plugins:
     @hookimpl
     def executor(self):
-        return ExecutorPlugin("early", Early, "Tells what is imported")
+        return ExecutorPlugin("early", Early, "Prints what is imported")
 
 Study(Path("no-images"), Path("no-images-either"), executor="early", plugins=(Plugins(),)).run()
 """

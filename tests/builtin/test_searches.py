@@ -15,8 +15,8 @@ def searched(name, sizes, *, budget, rungs=None, failing=()):
     """What a search finds where the smallest size wins, and the calls it made; sizes stand for evaluations."""
     calls = []
 
-    def evaluate(pool, updates, continues):
-        calls.append(([candidate.params["patch_size"] for candidate in pool], updates, continues))
+    def evaluate(pool, updates, resumes_from):
+        calls.append(([candidate.params["patch_size"] for candidate in pool], updates, resumes_from))
         return {c.id: c.params["patch_size"] for c in pool if c.params["patch_size"] not in failing}
 
     problem = SearchProblem(
@@ -39,13 +39,13 @@ def test_grid_search_gives_all_the_whole_budget():
     assert len(found) == 3
 
 
-def test_halving_keeps_the_best_and_goes_on_where_they_stopped():
+def test_halving_keeps_the_best_and_resumes_them():
     found, calls = searched("halving", [5, 9, 1, 7, 3, 8, 2, 6, 4], budget=90, rungs=Rungs(3, 3))
     assert calls == [([5, 9, 1, 7, 3, 8, 2, 6, 4], 10, None), ([1, 3, 2], 30, 10), ([1], 90, 30)]
     assert list(found.values()) == [1]
 
 
-def test_halving_goes_on_without_those_that_fail_or_have_no_loss():
+def test_halving_leaves_out_those_that_fail_or_have_no_loss():
     _, calls = searched("halving", [4, -1, 2, 3], failing=[2], budget=8, rungs=Rungs(2, 2))
     assert calls == [([4, -1, 2, 3], 4, None), ([4, 3], 8, 4)]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from dsv_plugins import InputError, build_registry, errors
 from dsv_plugins.cli import main, plugins
 from dsv_plugins.hooks.records import RECORDS
 from dsv_plugins.hooks.registry import DISABLE_VARIABLE
+from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.testing import CheckResult
 
 numbers = itertools.count()
@@ -238,12 +241,59 @@ def test_nothing_heavy_is_imported(arguments):
 def test_help_explains_every_command(run):
     code, out, err = run("--help")
     assert (code, err) == (0, "")
-    for command in ("plugins", "check"):
-        assert command in out
+    for command in ("select", "score", "report", "demo", "bench", "plugins", "check"):
+        assert re.search(rf"^ +{command} +\w", out, re.MULTILINE)
         code, own, err = run(command, "--help")
         assert (code, err) == (0, "")
-        assert "--json" in own
         assert "--debug" in own
+        assert ("--json" in own) == (command != "report")
+
+
+GROUPS = {
+    "candidates": ["augmentation", "grid", "search", "search-params", "trials", "rungs", "rung-factor"],
+    "detector": ["detector", "detector-params", "preset", "updates", "image-size"],
+    "selection": ["holdout", "selector", "seed"],
+    "execution": [
+        *("executor", "executor-params", "workers", "threads", "observers", "skip-bad", "out"),
+    ],
+}
+"""The flags of a study, by the group under which the help shows them."""
+DECIDED_BY_BENCH = {
+    *(
+        "augmentation",
+        "search",
+        "search-params",
+        "trials",
+        "rungs",
+        "rung-factor",
+        "selector",
+        "seed",
+        "skip-bad",
+        "out",
+    ),
+}
+
+
+def test_every_setting_with_a_group_is_listed_here():
+    grouped = {setting.name.replace("_", "-"): setting.metadata.get("group") for setting in fields(StudySettings)}
+    shortcuts = {"preset", "updates", "image-size", "trials"}
+    for group, flags in GROUPS.items():
+        assert {name for name, its in grouped.items() if its == group} == {*flags} - shortcuts
+
+
+@pytest.mark.parametrize("command", ["select", "bench"])
+def test_help_fits_the_terminal_and_shows_every_setting_in_its_group(run, command):
+    _, out, _ = run(command, "--help")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "<function" not in out
+    assert "<class" not in out
+    sections = dict(re.findall(r"^(\w+):\n((?:(?:  .*)?\n)+)", out, re.MULTILINE))
+    for group, flags in GROUPS.items():
+        expected = [flag for flag in flags if command == "select" or flag not in DECIDED_BY_BENCH]
+        shown = re.findall(r"^  --([a-z-]+)", sections.get(group, ""), re.MULTILINE)
+        assert sorted(shown) == sorted(expected)
+        for flag in expected:  # each with a text, beside it or below it
+            assert re.search(rf"^  --{flag}\b[^\n]*(\n {{3,}}| {{2,}})\w", sections[group], re.MULTILINE), flag
 
 
 def test_version(run):

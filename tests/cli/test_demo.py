@@ -55,7 +55,7 @@ def test_every_defect_changes_a_part_of_the_image_visibly(tmp_path, defect):
         assert 8 < changed.sum() < 64 * 64 / 4
 
 
-def test_what_the_demo_needs_is_told_in_one_line(tmp_path, monkeypatch):
+def test_what_the_demo_needs_is_named_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="give one of brick, gravel, grass"):
         write_demo_task(tmp_path / "task", "sand")
     monkeypatch.setitem(sys.modules, "skimage", None)
@@ -63,7 +63,7 @@ def test_what_the_demo_needs_is_told_in_one_line(tmp_path, monkeypatch):
         write_demo_task(tmp_path / "task")
 
 
-def test_the_demo_says_what_each_choice_is_worth_and_goes_on(tmp_path):
+def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     arguments = ["demo", "--updates", 2, "--out", tmp_path]
     first = dsv(*arguments)
     assert first.returncode == 0, first.stderr

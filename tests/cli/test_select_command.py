@@ -9,7 +9,7 @@ import re
 import shutil
 
 import pytest
-from conftest import TINY, dsv, tiny_select
+from conftest import DETECTOR, TINY, dsv, tiny_select
 
 
 def test_the_end_shows_the_table_the_choice_and_what_to_do_next(finished):
@@ -25,9 +25,12 @@ def test_json_is_one_object_and_progress_goes_elsewhere(finished, tmp_path):
     completed = dsv(*tiny_select(task, tmp_path / "run", "--json", "--selector", "dsv,mc"))
     result = json.loads(completed.stdout)
     assert set(result["selected"]) == {"dsv", "mc"}
-    assert {"augmentation", "params", "loss"} <= set(result["selected"]["dsv"])
+    assert set(result["selected"]["dsv"]) == {"augmentation", "params", "loss"}
     assert len(result["candidates"]) == 3
-    assert {"id", "augmentation", "params", "losses", "status", "seconds"} <= set(result["candidates"][0])
+    assert set(result["candidates"][0]) == {
+        *("id", "augmentation", "params", "status", "reason", "updates", "losses", "seconds"),
+        *("training_accuracy", "concentration"),
+    }
     assert result["run"] == str(tmp_path / "run")
 
 
@@ -35,7 +38,7 @@ def test_train_and_test_folders_and_a_config_file(finished, tmp_path):
     task, run, _ = finished
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector_params: {json.dumps(TINY)}\n"
+        f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector: {DETECTOR}\ndetector_params: {json.dumps(TINY)}\n"
         f"selector: dsv\nout: {tmp_path / 'run'}\n"
     )
     completed = dsv("select", "--train", task / "train/good", "--test", task / "test", "--config", config)
@@ -48,10 +51,15 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     completed = dsv(*tiny_select(task, tmp_path / "run", "--dry-run"))
     assert completed.returncode == 0, completed.stderr
     assert "3 candidates of 12 updates, after 8 that they share," in completed.stdout
-    assert re.search(r"about \d+ s for each", completed.stdout) or "in all" not in completed.stdout
+    assert re.search(
+        r"^about \d+ s for each, \d+\.\d min in all \(from a short probe\)$", completed.stdout, re.MULTILINE
+    )
     assert not (tmp_path / "run").exists()
     plan = json.loads(dsv(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)
     assert [candidate["params"]["patch_size"] for candidate in plan["candidates"]] == [0.02, 0.08, 0.32]
+    # Three candidates of 12 updates, one after the other, and the 8 updates that they share.
+    assert plan["seconds_per_candidate"] > 0
+    assert plan["seconds"] == pytest.approx(plan["seconds_per_candidate"] * (3 + 8 / 12))
 
 
 @pytest.mark.parametrize("spelling", ["patch_size=0.01:0.64:log", "angle=0:90 patch_size=0.01:0.64:log"])
@@ -66,7 +74,8 @@ def test_a_range_is_a_grid_of_nine_points(finished, tmp_path, spelling):
 def test_a_range_in_a_config_file(finished, tmp_path):
     task, _, _ = finished
     (tmp_path / "config.yaml").write_text("grid: {patch_size: 0.01:0.64, aspect: [1.0]}\n")
-    arguments = ["select", task, "--config", tmp_path / "config.yaml", "--detector-params", json.dumps(TINY)]
+    detector = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY)]
+    arguments = ["select", task, "--config", tmp_path / "config.yaml", *detector]
     plan = json.loads(dsv(*arguments, "--dry-run", "--json").stdout)
     assert len(plan["candidates"]) == 9
     assert plan["candidates"][-1]["params"]["patch_size"] == 0.64
@@ -132,7 +141,9 @@ def test_wrong_calls_are_one_line(task, tmp_path):
 def test_bad_images_are_one_line_or_skipped(task, tmp_path):
     (task / "train/good/000.png").write_bytes(b"no image")
     line = bad_call(*tiny_select(task, tmp_path / "run"))
-    assert re.search(r"000\.png cannot be read as an image .*; remove it, or go on .*--skip-bad", line)
+    assert re.search(
+        r"000\.png cannot be read as an image .*; remove it, or leave such files out with --skip-bad", line
+    )
     completed = dsv(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json"))
     assert completed.returncode == 0, completed.stderr
     assert any("000.png" in note for note in json.loads(completed.stdout)["notes"])

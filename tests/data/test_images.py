@@ -12,7 +12,8 @@ from PIL import Image
 
 from dsv_plugins import InputError
 from dsv_plugins.data.dataset import open_dataset, prepare
-from dsv_plugins.data.images import as_float, decode, find_images, open_pixels, split_folder, survey, write_pixels
+from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
+from dsv_plugins.store.artifacts import images_file, open_images
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
@@ -89,8 +90,10 @@ def test_truncated_files_are_named(tmp_path, suffix, keep):
     content = whole.getvalue()
     path = tmp_path / f"cut.{suffix}"
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
-    if keep == -1 and suffix in ("png", "tif"):
-        return  # the last byte is not of the picture, and the picture can be read
+    if (suffix, keep) == ("png", -1):  # the last byte is not of the picture
+        (tmp_path / "whole.png").write_bytes(content)
+        assert (decode(path, 16) == decode(tmp_path / "whole.png", 16)).all()
+        return
     with pytest.raises(InputError, match=rf"cut\.{suffix} cannot be read as an image"):
         decode(path, 16)
 
@@ -138,28 +141,24 @@ def test_pixels_on_disk_are_those_of_the_files_and_bad_files_are_left_out(tmp_pa
     (parts / "train" / "good" / "003.png").write_bytes(b"no image")
     files = survey(find_images(parts / "train"))
     seen = []
-    good, bad = write_pixels(files, 40, tmp_path / "pixels.npy", lambda done, planned: seen.append((done, planned)))
-    pixels = open_pixels(tmp_path / "pixels.npy")
+    target = images_file(tmp_path, "train")
+    good, bad = write_pixels(files, 40, target, lambda done, planned: seen.append((done, planned)))
+    pixels = open_images(tmp_path, "train")
     assert [file.path.name for file in bad] == ["003.png"]
     assert len(good) == len(pixels) == 7
     for file, image in zip(good, pixels, strict=True):
-        assert (image.numpy() == texture(int(file.path.stem))[None]).all()
+        assert (image == texture(int(file.path.stem))[None]).all()
     assert seen[-1] == (8, 8)
 
 
 def test_pixels_are_memory_mapped(tmp_path):
     parts = make_task(tmp_path / "parts")
-    write_pixels(survey(find_images(parts / "train")), 32, tmp_path / "pixels.npy")
-    pixels = open_pixels(tmp_path / "pixels.npy")
-    assert str((tmp_path / "pixels.npy").resolve()) in Path("/proc/self/maps").read_text()
-    assert pixels.dtype == torch.uint8
-
-
-def test_as_float():
-    bytes_ = torch.tensor([0, 51, 255], dtype=torch.uint8)
-    assert as_float(bytes_).tolist() == pytest.approx([0, 0.2, 1])
-    floats = torch.rand(3)
-    assert as_float(floats) is floats
+    prepare(parts / "train", parts / "test", tmp_path / "data", size=32, holdout=0.25)
+    dataset = open_dataset(tmp_path / "data")
+    mapped = Path("/proc/self/maps").read_text()
+    for name, images in (("train", dataset.train), ("test", dataset.test), ("holdout", dataset.holdout)):
+        assert str(images_file(tmp_path / "data", name).resolve()) in mapped
+        assert images.dtype == torch.uint8
 
 
 # ---------------------------------------------------------------------------

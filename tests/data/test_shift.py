@@ -58,7 +58,7 @@ def test_what_goes_both_ways_is_seen():
     assert photometric_shift(images(train), images(test)) > 0.7
 
 
-def test_a_shift_of_one_channel_is_seen_and_told_in_one_line():
+def test_a_shift_of_one_channel_is_seen_and_named_in_one_line():
     generator = torch.Generator().manual_seed(0)
     train = torch.randint(90, 110, (80, 3, 4, 4), generator=generator, dtype=torch.uint8)
     test = torch.randint(90, 110, (60, 3, 4, 4), generator=generator, dtype=torch.uint8)
@@ -78,7 +78,7 @@ def test_a_few_anomalies_and_few_images_are_no_shift():
     assert shift_warning(images([100.0] * 8), images([200.0] * 8)) is None
 
 
-def test_a_study_notes_it_and_its_report_tells(tmp_path):
+def test_a_study_and_its_report_warn_of_it(tmp_path):
     generator = torch.Generator().manual_seed(0)
     train = torch.randint(90, 110, (60, 3, 8, 8), generator=generator, dtype=torch.uint8)
     test = torch.randint(120, 140, (60, 3, 8, 8), generator=generator, dtype=torch.uint8)
@@ -86,6 +86,7 @@ def test_a_study_notes_it_and_its_report_tells(tmp_path):
         train,
         test,
         grid={"patch_size": [0.1]},
+        detector="cutpaste-resnet18",
         detector_params={"image_size": 8, "width": 2, "updates": 2, "batch_size": 4},
         executor="serial",
         out=tmp_path / "run",

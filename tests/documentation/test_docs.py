@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY, make_task
+from conftest import DETECTOR, TINY, make_task
 
 ROOT = Path(__file__).parents[2]
 # The pages on adapters are run by the tests of the adapters, which need not be installed here.
@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # They set up environments, and are themselves what runs these tests.
 SET_UP = ("make ", "pip ", "git ", "cd ")
-SMALL = ["--detector-params", json.dumps(TINY), "--executor", "serial"]
+SMALL = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--executor", "serial"]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

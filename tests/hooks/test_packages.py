@@ -260,14 +260,14 @@ def test_a_name_with_two_providers_cannot_be_used(name, package, dsv):
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (1, "", f"dsv check: {reason}\n")
 
 
-def test_an_unknown_name_tells_which_plugins_failed_to_load(dsv):
+def test_an_unknown_name_says_which_plugins_failed_to_load(dsv):
     outcome = dsv("check", "empti")
     assert (outcome.returncode, outcome.stdout) == (2, "")
     (line,) = outcome.stderr.splitlines()
     for package in PACKAGES:
         conflict = "is provided by" in (package.reason or "")
-        told = f"{package.name} {package.version} (entry point {package.entry_point!r}): {package.reason}" in line
-        assert told == (package.reason is not None and not conflict)
+        named = f"{package.name} {package.version} (entry point {package.entry_point!r}): {package.reason}" in line
+        assert named == (package.reason is not None and not conflict)
 
 
 @pytest.fixture

@@ -45,6 +45,9 @@ class Stripe:
         self.thickness = thickness
         self.colour = colour
 
+    def __call__(self, images, *, generator):
+        return images
+
 
 def plugin_module(name: str = "script", **hooks: Callable[..., object]) -> ModuleType:
     module = ModuleType(name)
@@ -328,7 +331,7 @@ def registry() -> Registry:
 
 def test_the_hooks_of_the_specs_are_those_of_the_records():
     manager = pluggy.PluginManager(specs.PROJECT)
-    manager.add_specs(specs)
+    manager.add_hookspecs(specs)
     assert set(vars(manager.hook)) == set(RECORDS)
     assert {record.__name__ for record in RECORDS.values()} == {
         "AugmentationPlugin",
@@ -369,7 +372,7 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
         known.get(ExecutorPlugin, "ray")
 
 
-def test_a_name_of_another_kind_is_told(registry):
+def test_a_name_of_another_kind_says_of_which(registry):
     with pytest.raises(
         UnknownPluginError, match=r"^no selector is named 'stripe'; that is .* of kind augmentation; known"
     ):

@@ -130,7 +130,7 @@ def test_a_problem_is_one_line(space, problem):
     assert space_problems(space) == [problem]
 
 
-def test_every_problem_is_told():
+def test_every_problem_is_named():
     assert len(space_problems({"size": [], "strength": Range(2, 1), "sound": [1]})) == 2
 
 

@@ -18,7 +18,9 @@ from safetensors.numpy import save_file
 
 from dsv_plugins.errors import StoreError
 from dsv_plugins.report import build_report, main_figure, read_run
-from dsv_plugins.store.folder import RunFolder, write_json
+from dsv_plugins.store.artifacts import ImageIndex, write_image_index
+from dsv_plugins.store.folder import FORMAT, RunFolder, write_json
+from dsv_plugins.store.journal import Journal
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -52,11 +54,13 @@ def make_run(
         "losses": losses,
         "confidence": {"dsv": {key: (0.75 if key == ids[1] else 0.25 if key == ids[2] else 0.0) for key in ids[:-1]}},
     }
-    write_json(run.study, {"format": 1, "identity": {"detector": name}, "versions": {}})
+    write_json(run.study, {"format": FORMAT, "identity": {"detector": name}, "versions": {}})
     write_json(run.selection, selection)
-    write_json(run.data / "images.json", {"files": {"test": [f"/parts/{file}/{place}.png" for place in range(tests)]}})
+    files = [f"/parts/{file}/{place}.png" for place in range(tests)]
+    write_image_index(run.data, ImageIndex(fingerprint="0123", files={"test": files}))
     np.save(run.data / "test.npy", generator.integers(0, 255, (tests, 3, side, side), dtype=np.uint8))
-    run.note("started", command=f"dsv select {file}")
+    journal = Journal(run.journal)
+    journal.append("started", command=f"dsv select {file}")
     for key in ids[:-1]:
         target = run.candidate(key, 10)
         target.mkdir(parents=True)
@@ -73,7 +77,7 @@ def make_run(
         }
         write_json(target / "evaluation.json", record)
         np.save(target / "preview.npy", generator.integers(0, 255, (4, 3, side, side), dtype=np.uint8))
-        run.note("finished", candidate=key, seconds=2.0)
+        journal.append("finished", candidate=key, seconds=2.0)
     return folder
 
 

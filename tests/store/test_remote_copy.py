@@ -1,4 +1,4 @@
-"""A run folder at an address: what is finished gets there, and another machine goes on from it."""
+"""A run folder at an address: what is finished gets there, and another machine resumes from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 
 import fsspec
 import pytest
-from conftest import TINY, make_task
+from conftest import DETECTOR, TINY, make_task
 
 from dsv_plugins import InputError, Observer, StoreError, Study
 
@@ -15,15 +15,17 @@ SIZES = [0.02, 0.08, 0.32]
 
 
 class Trained(Observer):
-    """Keeps what was trained, and is interrupted after so many candidates."""
+    """Keeps what was trained, and is interrupted after a number of trainings."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.stop_after = stop_after
-        self.candidates: list[str] = []
+        self.labels: list[str] = []
+        self.ids: list[str] = []
 
     def finished(self, candidate, seconds):
-        self.candidates.append(str(candidate))
-        if len(self.candidates) == self.stop_after:
+        self.labels.append(str(candidate))
+        self.ids.append(candidate.id)
+        if len(self.labels) == self.stop_after:
             raise KeyboardInterrupt
 
 
@@ -36,8 +38,8 @@ def whole(tmp_path_factory):
 
 
 def study(task, out) -> Study:
-    grid = {"patch_size": SIZES}
-    return Study(task / "train", task / "test", grid=grid, detector_params=TINY, executor="serial", out=out)
+    settings = {"grid": {"patch_size": SIZES}, "detector": DETECTOR, "detector_params": TINY, "executor": "serial"}
+    return Study(task / "train", task / "test", out=out, **settings)
 
 
 def machine(monkeypatch, folder):
@@ -46,20 +48,20 @@ def machine(monkeypatch, folder):
 
 
 @pytest.mark.parametrize("scheme", ["memory", "file"])
-def test_another_machine_goes_on_from_the_address(whole, tmp_path, monkeypatch, scheme):
+def test_another_machine_resumes_from_the_address(whole, tmp_path, monkeypatch, scheme):
     task, undisturbed = whole
     address = f"memory://{tmp_path.name}/run" if scheme == "memory" else f"file://{tmp_path}/there/run"
     machine(monkeypatch, tmp_path / "one")
     first = Trained(stop_after=3)
     with pytest.raises(KeyboardInterrupt):
         study(task, address).run(first)
-    assert first.candidates == ["shared start", "cutpaste(patch_size=0.02)", "cutpaste(patch_size=0.08)"]
+    assert first.labels == ["shared start", "cutpaste(patch_size=0.02)", "cutpaste(patch_size=0.08)"]
     shutil.rmtree(tmp_path / "one")
     machine(monkeypatch, tmp_path / "two")
     second = Trained()
     result = study(task, address).run(second)
-    # The interruption came after the third was stored and before its copy was made: that is all there is to lose.
-    assert set(second.candidates) <= {"cutpaste(patch_size=0.08)", "cutpaste(patch_size=0.32)"}
+    # A training is copied before its observers are notified, so the interruption lost none.
+    assert second.labels == ["cutpaste(patch_size=0.32)"]
     assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
     files = fsspec.filesystem(scheme)
     root = files._strip_protocol(address)
@@ -82,8 +84,8 @@ def test_what_is_damaged_or_cut_short_at_the_address_is_computed_again(whole, tm
     machine(monkeypatch, tmp_path / "two")
     trained = Trained()
     result = study(task, f"file://{tmp_path}/there").run(trained)
-    assert len(trained.candidates) == 2
-    assert sound.name not in trained.candidates
+    assert sorted(trained.ids) == sorted(folder.name.partition("-")[0] for folder in (damaged, cut_short))
+    assert sound.name.partition("-")[0] in {entry.candidate.id for entry in result.candidates}
     assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
     assert (cut_short / "manifest.json").exists()
     assert (damaged / "evaluation.json").read_text() != "{}"
@@ -97,5 +99,8 @@ def test_an_address_that_cannot_be_used_is_one_line(whole, tmp_path, monkeypatch
     ):
         study(task, "nowhere://run").run()
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot be written .*goes on from what is finished"):
+    with pytest.raises(
+        StoreError,
+        match="cannot be written .*fix that and run the same command again, which resumes from what is finished",
+    ):
         study(task, f"file://{tmp_path}/file/run").run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
+from conftest import DETECTOR, TINY
 from scipy.stats import rankdata
 
 from dsv_plugins import Candidate, InputError, select
@@ -55,6 +55,7 @@ def result(tmp_path_factory):
         test,
         grid={"patch_size": [0.02, 0.1, 0.3]},
         selector=["dsv", "mc"],
+        detector=DETECTOR,
         detector_params={**TINY, "image_size": 16, "updates": 3},
         executor="serial",
         out=tmp_path_factory.mktemp("ensemble") / "run",

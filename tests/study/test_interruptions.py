@@ -39,7 +39,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("flushes", [2, 17, 38])
-def test_killed_in_the_middle_of_writing_it_goes_on_to_the_same_bytes(finished, tmp_path, flushes):
+def test_killed_in_the_middle_of_writing_it_resumes_to_the_same_bytes(finished, tmp_path, flushes):
     """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
     task, undisturbed, _ = finished
     arguments = [*map(str, tiny_select(task, tmp_path / "run"))]
@@ -63,9 +63,11 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(condition, seconds: float = 120) -> None:
+def wait_until(condition, running: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Wait for something that a process does; fail if it ends without."""
     deadline = time.monotonic() + seconds
     while not condition():
+        assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
 
@@ -74,11 +76,11 @@ TWO_WORKERS = ["--executor", "processes", "--workers", 2]
 LONGER = ["--detector-params", json.dumps({**TINY, "updates": 60})]
 
 
-def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
+def test_killed_between_candidates_with_workers_it_resumes(finished, tmp_path):
     task, _, _ = finished
     arguments = tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS)
     running = start(*arguments)
-    wait_until(lambda: finished_candidates(tmp_path / "run"))
+    wait_until(lambda: finished_candidates(tmp_path / "run"), running)
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
     before = finished_candidates(tmp_path / "run")
@@ -91,24 +93,24 @@ def test_killed_between_candidates_with_workers_it_goes_on(finished, tmp_path):
     assert (tmp_path / "run/selection.json").read_bytes() == (tmp_path / "whole/selection.json").read_bytes()
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on_and_says_how(finished, tmp_path):
+def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(finished, tmp_path):
     task, _, _ = finished
     running = start(*tiny_select(task, tmp_path / "run", *LONGER, *TWO_WORKERS))
-    wait_until(lambda: any((tmp_path / "run/progress").glob("*")))
+    wait_until(lambda: any((tmp_path / "run/progress").glob("*")), running)
     os.killpg(running.pid, signal.SIGINT)  # what a terminal does
     output, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "the same command goes on from there" in output
+    assert "run the same command again to resume" in output
     assert "Traceback" not in output + errors
     assert dsv(*tiny_select(task, tmp_path / "run", *LONGER)).returncode == 0
 
 
-def test_the_second_process_on_a_run_is_told_at_once(finished, tmp_path):
+def test_a_second_process_on_a_run_fails_at_once(finished, tmp_path):
     task, _, _ = finished
     arguments = tiny_select(task, tmp_path / "run", "--detector-params", json.dumps({**TINY, "updates": 5000}))
     running = start(*arguments)
     try:
-        wait_until(lambda: (tmp_path / "run/study.json").exists())
+        wait_until(lambda: (tmp_path / "run/study.json").exists(), running)
         second = dsv(*arguments)
         assert second.returncode == 1
         assert second.stderr.startswith("dsv select: another process is working on ")

@@ -55,14 +55,14 @@ def test_a_training_is_the_same_whether_its_start_was_made_or_loaded(images, tmp
 
 def test_without_shared_updates_there_is_no_start(images):
     seen = []
-    detector(shared_updates=0).fit(images, augmentation("cutout"), progress=lambda *told: seen.append(told[:2]))
+    detector(shared_updates=0).fit(images, augmentation("cutout"), progress=lambda *reported: seen.append(reported[:2]))
     assert {planned for _, planned in seen} == {TINY["updates"]}
 
 
 def test_first_the_shared_updates_then_the_candidates_own(images):
     seen = []
     found = detector(shared_updates=20)
-    found.fit(images, augmentation("cutout"), progress=lambda *told: seen.append(told[:2]))
+    found.fit(images, augmentation("cutout"), progress=lambda *reported: seen.append(reported[:2]))
     assert seen == [(1, 20), (10, 20), (20, 20), (1, 12), (10, 12), (12, 12)]
     assert len(found._module.accuracies) == 12, "the accuracy is that of the candidate's own updates"
 
@@ -87,7 +87,7 @@ def test_a_start_that_diverges_names_its_own_learning_rate(images):
         detector(shared_learning_rate=1e36, shared_updates=10).fit(images, augmentation("cutout"))
 
 
-def test_an_interrupted_start_is_none_to_go_on_from(images):
+def test_an_interrupted_start_is_not_resumed(images):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -138,15 +138,15 @@ def test_a_damaged_start_is_made_again_where_it_is_needed(finished, tmp_path):
     (start / "detector/detector.safetensors").write_bytes(b"")
     completed = dsv(*tiny_select(task, tmp_path / "run"))
     assert completed.returncode == 0, completed.stderr
-    assert "is damaged; shared start is computed again" in completed.stdout
+    assert "is damaged; shared start is trained again" in completed.stdout
     assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
 
 
-def test_killed_during_the_start_it_goes_on(finished, tmp_path):
+def test_killed_during_the_start_it_resumes(finished, tmp_path):
     task, undisturbed, _ = finished
     kill = (
-        "import os, signal, sys; from dsv_plugins.study import schedule as trainings; from dsv_plugins.cli import main\n"
-        "trainings.work_on_shared_start = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys; from dsv_plugins.study import schedule; from dsv_plugins.cli import main\n"
+        "schedule.train_shared_start = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     arguments = [*map(str, tiny_select(task, tmp_path / "run"))]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -9,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, make_task, texture
+from brightness import SETTINGS, BrightnessPlugins, grey_images
+from conftest import DETECTOR, TINY, journal, make_task, texture
 
 from dsv_plugins import (
     AugmentationPlugin,
@@ -17,6 +17,7 @@ from dsv_plugins import (
     PluginError,
     PluginSettingsError,
     Range,
+    Search,
     SearchPlugin,
     SelectorPlugin,
     StoreError,
@@ -29,15 +30,16 @@ from dsv_plugins import (
 )
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.search import Rungs
 from dsv_plugins.losses import dsv
-from dsv_plugins.study.result import load_model
+from dsv_plugins.study.model import load_model
+from dsv_plugins.study.serialise import as_selection
 
 GRID = {"patch_size": [0.02, 0.08, 0.32]}
 
 
 def tiny(task: Path, out: Path, **settings) -> Study:
-    settings = {"grid": GRID, "detector_params": TINY, "executor": "serial", **settings}
+    detector = {"detector": DETECTOR, "detector_params": TINY}
+    settings = {"grid": GRID, "executor": "serial", **detector, **settings}
     return Study(task / "train", task / "test", out=out, **settings)
 
 
@@ -95,11 +97,16 @@ def test_the_kept_detector_gives_the_stored_scores(finished):
 
 def test_the_table_has_every_candidate_and_marks_the_choices(finished):
     _, result = finished
-    lines = result.table().splitlines()
-    assert len(lines) == 1 + len(result.candidates)
-    assert all(name in lines[0] for name in ("dsv", "mc", "hits"))
-    marked = [line for line in lines if "←" in line]
-    assert str(result.choice.candidate.params["patch_size"]) in " ".join(marked)
+    head, *rows, legend = result.table().splitlines()
+    assert head.split()[:4] == ["candidate", "dsv", "mc", "hits"]
+    for entry, row in zip(result.candidates, rows, strict=True):
+        losses = " ".join(
+            f"{entry.losses[name]:.4g}{' ←' if choice.candidate == entry.candidate else ''}"
+            for name, choice in result.selected.items()
+        )
+        assert " ".join(row.split()).startswith(f"{entry.candidate} {losses} ")
+        assert " ! " in row, "so short a training does not concentrate"
+    assert legend.startswith("! conc. (concentration)")
 
 
 def test_health_is_what_the_embeddings_say(finished):
@@ -112,10 +119,22 @@ def test_health_is_what_the_embeddings_say(finished):
         assert 0 <= entry.health.training_accuracy <= 1
 
 
-def test_a_choice_that_is_not_concentrated_is_told_in_words(finished):
-    _, result = finished
-    chosen = next(entry for entry in result.candidates if entry.candidate == result.choice.candidate)
-    assert any("concentration" in note for note in result.notes) == (not chosen.concentrated)
+@pytest.mark.parametrize(("strength", "warns"), [(0.5, False), (0.0, True)])
+def test_a_choice_that_is_not_concentrated_comes_with_a_warning(tmp_path, strength, warns):
+    recorder = Recorder()
+    result = select(
+        *(grey_images(8, seed) for seed in (0, 1)),
+        grid={"strength": [strength]},
+        plugins=(BrightnessPlugins(),),
+        out=tmp_path / "run",
+        observer=recorder,
+        **SETTINGS,
+    )
+    concentration = result.candidates[0].health.concentration
+    assert (concentration < 0.1, concentration > 0.8) == (not warns, warns)
+    warning = f"the chosen detector has a concentration of {concentration:.2f}, and DSV presumes far less than 1"
+    for notes in (result.notes, recorder.notes):
+        assert sum(note.startswith(warning) for note in notes) == warns
 
 
 def test_running_again_trains_nothing_and_says_the_same(finished, tmp_path):
@@ -158,7 +177,7 @@ def test_labels_in_folder_names_do_not_reach_the_losses(finished, tmp_path):
     assert (other.run / "selection.json").read_bytes() == (result.run / "selection.json").read_bytes()
 
 
-def test_a_damaged_artifact_is_computed_again(finished, tmp_path):
+def test_a_damaged_artifact_is_trained_again(finished, tmp_path):
     task, result = finished
     shutil.copytree(result.run, tmp_path / "run")
     candidate = result.candidates[1].candidate
@@ -167,7 +186,7 @@ def test_a_damaged_artifact_is_computed_again(finished, tmp_path):
     recorder = Recorder()
     tiny(task, tmp_path / "run", selector=["dsv", "mc", "hits"]).run(recorder)
     assert recorder.trained == [str(candidate)]
-    assert any("evaluation.safetensors is damaged" in note and "computed again" in note for note in recorder.notes)
+    assert any("evaluation.safetensors is damaged" in note and "is trained again" in note for note in recorder.notes)
     assert (tmp_path / "run" / "selection.json").read_bytes() == (result.run / "selection.json").read_bytes()
 
 
@@ -177,7 +196,10 @@ def test_a_damaged_model_is_noticed_and_restored(finished, tmp_path):
     (tmp_path / "run" / "model" / "detector.json").write_text("{}")
     with pytest.raises(StoreError, match=r"detector\.json is damaged; run the same"):
         load_model(tmp_path / "run", build_registry())
-    assert tiny(task, tmp_path / "run").run().detector is not None
+    restored = tiny(task, tmp_path / "run").run()
+    images = open_dataset(tmp_path / "run" / "data").test
+    assert torch.equal(restored.detector.score(images), result.detector.score(images))
+    assert torch.equal(load_model(tmp_path / "run", build_registry())[0].score(images), result.detector.score(images))
 
 
 def test_a_folder_of_another_study_is_refused(finished, tmp_path):
@@ -200,7 +222,7 @@ def test_several_augmentations_are_one_pool(task, tmp_path):
 
 def test_halving_spends_less_and_ends_as_a_full_training_would(finished, tmp_path):
     task, full = finished
-    result = tiny(task, tmp_path / "run", search="halving", rungs=Rungs(2, 3)).run()
+    result = tiny(task, tmp_path / "run", search="halving", rungs=2, rung_factor=3.0).run()
     statuses = [entry.status for entry in result.candidates]
     assert sorted(statuses) == ["finished", "stopped", "stopped"]
     assert result.updates_spent == 8 + 3 * 4 + (12 - 4)
@@ -220,7 +242,7 @@ def test_halving_needs_a_selector_that_judges_alone(task, tmp_path):
         tiny(task, tmp_path / "run", search="halving", selector="mc").run()
 
 
-class Bisection:
+class Bisection(Search):
     """A search that makes up its candidates: the middle of the range, and then the middle of its lower half, twice."""
 
     trials = 3
@@ -254,7 +276,7 @@ def test_a_search_may_propose_candidates_on_its_way(finished, tmp_path):
     assert "searched from 0.01" in result.notes
     again = tiny(task, tmp_path / "run", **settings).run(recorder)
     assert len(recorder.trained) == 3
-    assert again.as_selection() == result.as_selection()
+    assert as_selection(again) == as_selection(result)
     with pytest.raises(InputError, match="belongs to a study whose grid is .*0.32"):
         tiny(task, tmp_path / "run", **{**settings, "grid": {"patch_size": Range(0.01, 0.4)}}).run()
 
@@ -266,10 +288,11 @@ def test_holdout_comes_along(task, tmp_path):
     assert len(evaluation.embeddings.holdout) == len(evaluation.scores.holdout) == 2
 
 
-def test_tensors_and_defaults_in_one_call(tmp_path, monkeypatch):
+def test_tensors_in_one_call(tmp_path, monkeypatch):
     monkeypatch.setenv("DSV_RUNS", str(tmp_path / "runs"))
     images = torch.from_numpy(np.stack([texture(seed, size=32) for seed in range(12)]))[:, None]
-    result = select(images[:7], images[7:], grid={"patch_size": [0.1]}, detector_params=TINY, executor="serial")
+    detector = {"detector": DETECTOR, "detector_params": TINY}
+    result = select(images[:7], images[7:], grid={"patch_size": [0.1]}, executor="serial", **detector)
     assert result.run.parent == tmp_path / "runs"
     assert result.detector.score(images).shape == (12,)
 
@@ -310,12 +333,8 @@ def test_failing_candidates_are_recorded_and_left_out(task, tmp_path, executor):
     assert result.choice.candidate.params == {"strength": "mild"}
     assert len(recorder.failures) == 2
     assert "no memory left" in result.table()
-    failed = [
-        e
-        for e in map(json.loads, (tmp_path / "run" / "journal.jsonl").read_text().splitlines())
-        if e["event"] == "failed"
-    ]
-    assert len(failed) == 2
+    failed = {event["candidate"]: event["reason"] for event in journal(tmp_path / "run", "failed")}
+    assert failed == {entry.candidate.id: entry.reason for entry in result.candidates[1:]}
 
 
 def test_all_failing_is_an_error_that_says_why(task, tmp_path):
@@ -387,7 +406,7 @@ def test_a_candidate_without_a_loss_ranks_last_and_is_reported(finished, tmp_pat
         ({"holdout": 1.5}, InputError, "holdout is 1.5"),
     ],
 )
-def test_wrong_settings_are_told_before_any_training(task, tmp_path, settings, error, complaint):
+def test_wrong_settings_are_refused_before_any_training(task, tmp_path, settings, error, complaint):
     recorder = Recorder()
     with pytest.raises(error, match=complaint):
         tiny(task, tmp_path / "run", **settings).run(recorder)
@@ -396,9 +415,9 @@ def test_wrong_settings_are_told_before_any_training(task, tmp_path, settings, e
 
 def test_changed_images_are_other_candidates(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
     shutil.copytree(task, tmp_path / "parts")
     os.remove(next((tmp_path / "parts" / "test").rglob("*.png")))
     before = {entry.candidate.id for entry in result.candidates}
-    other = tiny(tmp_path / "parts", tmp_path / "run-2").run()
+    other = tiny(tmp_path / "parts", tmp_path / "run").run()
+    assert len(before) == len(other.candidates) == 3
     assert not before & {entry.candidate.id for entry in other.candidates}

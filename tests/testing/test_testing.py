@@ -139,7 +139,7 @@ def test_the_network_is_refused_and_then_given_back(tmp_path: Path) -> None:
                 socket.create_connection(server.getsockname())
             with pytest.raises(ConnectionRefusedError, match="the conformance kit refuses"), socket.socket() as direct:
                 direct.connect(server.getsockname())
-            with socket.socket(socket.AF_UNIX) as client:  # processes of one machine may go on talking
+            with socket.socket(socket.AF_UNIX) as client:  # processes of one machine may still talk
                 client.connect(str(tmp_path / "local"))
         assert len(attempts) == 2
         socket.create_connection(server.getsockname()).close()

@@ -1,9 +1,10 @@
-"""Jobs on their way to a machine that does not see the run folder; here, a process that may not reach it."""
+"""Jobs for a machine that does not see the run folder; here, they pass through pickle and work in another folder."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import threading
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,7 @@ from dsv_plugins.training.remote import RemoteJobs, environment
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """A job that goes on from ten updates, in a run folder with images and a holdout."""
+    """A job that resumes from ten updates, in a run folder with images and a holdout."""
     images = torch.arange(9 * 3 * 4 * 4, dtype=torch.int64).remainder(251).to(torch.uint8).reshape(9, 3, 4, 4)
     run = RunFolder(tmp_path / "run")
     run.progress.mkdir(parents=True)
@@ -47,20 +48,20 @@ def look_around(job: Job) -> dict[str, object]:
     return found
 
 
-def carried(job: Job, *, reach: bool):
-    """Do a job by way of pickle, as between machines."""
-    with RemoteJobs(put=pickle.dumps) as carrier:
-        portable, images = carrier.pack(job)
-        if not reach:  # as where the same path is another disk
+def run_remotely(job: Job, *, reach: bool):
+    """Run a job by way of pickle, as between machines."""
+    with RemoteJobs(put=pickle.dumps) as remote:
+        portable, images = remote.pack(job)
+        if not reach:  # as if the same path were another disk
             portable = replace(portable, mark=portable.mark.with_name("elsewhere"))
-        result = pickle.loads(pickle.dumps(portable)).do(look_around, pickle.loads(images), lambda name, text: None)
+        result = pickle.loads(pickle.dumps(portable)).run(look_around, pickle.loads(images), lambda name, text: None)
         finished = sorted(result.finished)
-        return carrier.unpack(job, pickle.loads(pickle.dumps(result))), finished
+        return remote.unpack(job, pickle.loads(pickle.dumps(result))), finished
 
 
 @pytest.mark.parametrize("reach", [True, False])
 def test_the_work_sees_what_it_needs_and_its_artifacts_arrive(job, reach):
-    value, sent = carried(job, reach=reach)
+    value, sent = run_remotely(job, reach=reach)
     target = RunFolder(job.run).candidate(job.candidate.id, 30)
     assert value["weights"] == bytes(range(256)).hex()
     dataset = job.dataset()
@@ -75,39 +76,44 @@ def test_the_work_sees_what_it_needs_and_its_artifacts_arrive(job, reach):
 
 def test_images_are_put_once_whatever_the_rounds(job):
     stored = []
-    carrier = RemoteJobs(put=lambda images: stored.append(images) or len(stored))
+    remote = RemoteJobs(put=lambda images: stored.append(images) or len(stored))
     for updates in (30, 90):
-        with carrier:
-            assert [carrier.pack(replace(job, updates=updates))[1] for _ in range(3)] == [1, 1, 1]
+        with remote:
+            assert [remote.pack(replace(job, updates=updates))[1] for _ in range(3)] == [1, 1, 1]
     assert len(stored) == 1
     assert torch.equal(torch.from_numpy(stored[0]["train"]), job.dataset().train)
 
 
-def test_progress_is_told_while_the_work_goes_on(job):
-    told = []
+def test_progress_is_reported_while_the_work_runs(job):
+    reported = []
+    was_reported = threading.Event()
 
-    def patient(job: Job) -> None:
+    def report(name: str, content: str) -> None:
+        reported.append((name, content))
+        was_reported.set()
+
+    def work_until_reported(job: Job) -> bool:
         (RunFolder(job.run).progress / job.candidate.id).write_text(json.dumps({"update": 20}))
-        while not told:
-            pass
+        return was_reported.wait(timeout=20)
 
-    with RemoteJobs(put=lambda images: images) as carrier:
-        portable, images = carrier.pack(job)
+    with RemoteJobs(put=lambda images: images) as remote:
+        portable, images = remote.pack(job)
         portable = replace(portable, mark=portable.mark.with_name("elsewhere"))
-        portable.do(patient, images, lambda name, content: told.append((name, content)))
-        carrier.show(job, *told[0])
-    assert told == [(job.candidate.id, '{"update": 20}')]
+        result = portable.run(work_until_reported, images, report)
+        assert result.value, "nothing was reported within 20 seconds"
+        remote.show_progress(job, *reported[0])
+    assert reported == [(job.candidate.id, '{"update": 20}')]
     assert (RunFolder(job.run).progress / job.candidate.id).read_text() == '{"update": 20}'
 
 
 def test_a_worker_with_other_versions_or_plugins_is_named(job):
     here = environment()
     assert here["torch"] == metadata.version("torch")
-    with RemoteJobs(put=lambda images: images) as carrier:
-        portable, images = carrier.pack(job)
+    with RemoteJobs(put=lambda images: images) as remote:
+        portable, images = remote.pack(job)
         portable = replace(portable, environment={**here, "torch": "1.0", "dsv-fog": "0.3"})
         with pytest.raises(WorkerError) as caught:
-            portable.do(look_around, images, lambda name, content: None)
+            portable.run(look_around, images, lambda name, content: None)
     assert str(caught.value) == (
         "a worker has other plugins than this process: dsv-fog is missing there and 0.3 here; "
         f"torch is {here['torch']} there and 1.0 here; install the same on every machine"

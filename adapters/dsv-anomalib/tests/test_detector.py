@@ -201,4 +201,6 @@ def test_pooling_of_patches():
         assert pooled(features, "max").tolist() == [[38, 39]]
         assert pooled(features, "topk").tolist() == [[37, 38]]  # the largest two of twenty
     assert pooled([patches, as_map], "max").tolist() == [[38, 39, 38, 39]]
-    assert pooled(patches[0], "mean") is not None
+    one_vector_each = patches[0]
+    for pooling in ("mean", "max", "topk"):
+        assert torch.equal(pooled(one_vector_each, pooling), one_vector_each), "there are no patches to pool"

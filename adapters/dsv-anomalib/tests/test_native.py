@@ -58,7 +58,7 @@ def test_training_by_the_engine_learns_and_models_the_train_images(native, task)
     pixels = torch.stack([module.pre_processor.transform(item.image) for item in datamodule.train_data])
     with torch.no_grad():
         embeddings = torch.nn.functional.normalize(module.model.network(pixels), dim=1)
-    torch.testing.assert_close(module.model.mean, embeddings.mean(dim=0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(module.model.density.mean, embeddings.mean(dim=0), rtol=1e-3, atol=1e-4)
     threshold = np.quantile(module.model(pixels).pred_score.detach().numpy(), 0.99)
     assert float(module.post_processor.image_threshold) == pytest.approx(threshold, rel=1e-3)
 
@@ -118,8 +118,9 @@ def test_anomalib_train_takes_it_by_its_class_path(task, tmp_path, monkeypatch):
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     loaded = CutPaste.load_from_checkpoint(checkpoint)
     assert loaded.hparams.augmentation == "cutout"
-    assert torch.linalg.matrix_rank(loaded.model.whitening) == len(loaded.model.mean)
-    assert not torch.equal(loaded.model.mean, torch.zeros_like(loaded.model.mean))
+    density = loaded.model.density
+    assert torch.linalg.matrix_rank(density.whitening) == len(density.mean)
+    assert not torch.equal(density.mean, torch.zeros_like(density.mean))
 
 
 def test_get_model_knows_it():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
+import onnxruntime
 import pytest
 import torch
 from anomalib import LearningType
@@ -13,8 +14,10 @@ from anomalib.engine import Engine
 from anomalib.models import Draem
 from anomalib.models.components import AnomalibModule
 from anomalib.models.image.general_ad import GeneralAD
-from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder
+from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images
+from lightning.pytorch import Trainer
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import KernelDensity
 from torch import nn
 
 import dsv_anomalib
@@ -101,6 +104,52 @@ def test_cutpaste_is_selected_by_our_own_detector(task, tmp_path):
     assert found.model.hparams.augmentation_params == dict(found.choice.candidate.params)
     pixels = torch.rand(3, 3, SIDE, SIDE)
     torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels), rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def with_kernels(task, tmp_path_factory):
+    """CutPaste with kernels as the model of normal embeddings."""
+    return dsv_anomalib.select(
+        "cutpaste",
+        folder(task, UnlabelledFolder),
+        space={"patch_size": [0.1]},
+        detector_params={**TINY_CUTPASTE, "batch_size": 4, "density": "kde"},
+        executor="serial",
+        out=tmp_path_factory.mktemp("kde") / "run",
+    )
+
+
+def test_cutpaste_keeps_the_scores_of_another_density(with_kernels):
+    pixels = images(5, seed=3, defect=True) / 255
+    expected = with_kernels.detector.score(pixels)
+    assert with_kernels.model.hparams.density == "kde"
+    torch.testing.assert_close(with_kernels.model.model(pixels).pred_score, expected, rtol=1e-5, atol=1e-4)
+    # By scikit-learn, from the stored embeddings of the train images.
+    evaluation = with_kernels.evaluation(with_kernels.choice.candidate)
+    kernels = KernelDensity(bandwidth=1.0).fit(evaluation.embeddings.train.double().numpy())
+    by_sklearn = -kernels.score_samples(with_kernels.detector.encode(pixels).double().numpy())
+    assert expected.tolist() == pytest.approx(by_sklearn.tolist(), rel=1e-5)
+
+
+def test_a_checkpoint_of_another_density_has_everything(with_kernels, tmp_path):
+    trainer = Trainer(logger=False, default_root_dir=tmp_path, **QUIET)
+    trainer.strategy.connect(with_kernels.model)
+    trainer.save_checkpoint(tmp_path / "kde.ckpt")
+    loaded = dsv_anomalib.CutPaste.load_from_checkpoint(tmp_path / "kde.ckpt").eval()
+    pixels = images(4, seed=4) / 255
+    assert torch.equal(loaded.model(pixels).pred_score, with_kernels.model.model(pixels).pred_score)
+
+
+def test_an_export_of_another_density_scores_as_the_module(with_kernels, tmp_path):
+    exported = Engine(default_root_dir=tmp_path, **QUIET).export(
+        with_kernels.model, "onnx", export_root=tmp_path, input_size=(SIDE, SIDE)
+    )
+    pixels = images(2, seed=5, defect=True) / 255
+    session = onnxruntime.InferenceSession(str(exported))
+    (given,) = session.get_inputs()
+    place = [output.name for output in session.get_outputs()].index("pred_score")
+    scores = torch.from_numpy(session.run(None, {given.name: pixels.numpy()})[place])
+    torch.testing.assert_close(scores, with_kernels.model(pixels).pred_score, rtol=1e-3, atol=1e-3)
 
 
 def small_generalad() -> GeneralAD:

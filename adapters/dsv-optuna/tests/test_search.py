@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -44,7 +45,8 @@ def test_conforms(check):
 class Landscape:
     """Losses by formula: the best is `paste` at size 0.1 and angle 30; more updates add a constant less."""
 
-    def __init__(self, folder: Path, budget: int | None = BUDGET, failing=lambda candidate: False) -> None:
+    def __init__(self, folder: Path, *, failing=lambda candidate: False, penalty: float = 0.0) -> None:
+        self.penalty = penalty
         self.rounds: list[tuple[list[Candidate], int | None, int | None]] = []
         self.notes: list[str] = []
         self.failing = failing
@@ -56,7 +58,7 @@ class Landscape:
             candidate=Candidate,
             evaluate=self.evaluate,
             losses=lambda evaluations: [self.loss(candidate) + 9 / updates for candidate, updates in evaluations],
-            budget=budget,
+            budget=BUDGET,
             rungs=Rungs(3, 3.0),
             seed=4,
             run=folder,
@@ -65,13 +67,14 @@ class Landscape:
 
     def loss(self, candidate: Candidate) -> float:
         distance = abs(math.log10(candidate.params["size"]) + 1)
-        return distance + abs(candidate.params.get("angle", 90) - 30) / 90 + (candidate.augmentation == "cut")
+        loss = distance + abs(candidate.params.get("angle", 90) - 30) / 90 + (candidate.augmentation == "cut")
+        return loss + self.penalty
 
-    def evaluate(self, candidates, updates, continues):
-        self.rounds.append((list(candidates), updates, continues))
+    def evaluate(self, candidates, updates, resumes_from):
+        self.rounds.append((list(candidates), updates, resumes_from))
         return {each.id: (each, updates or 9) for each in candidates if not self.failing(each)}
 
-    def asked(self) -> dict[str, Candidate]:
+    def requested(self) -> dict[str, Candidate]:
         return {each.id: each for candidates, _, _ in self.rounds for each in candidates}
 
     def search(self, **settings):
@@ -94,7 +97,7 @@ def test_it_finds_the_augmentation_and_the_ranges_together_better_than_by_chance
         ]
         by_chance.append(min(map(landscape.loss, points)))
     assert best < sum(by_chance) / len(by_chance)
-    assert len(landscape.asked()) == 60
+    assert len(landscape.requested()) == 60
 
 
 def test_trials_that_promise_little_end_at_an_early_rung(tmp_path):
@@ -103,12 +106,12 @@ def test_trials_that_promise_little_end_at_an_early_rung(tmp_path):
     highest = {each.id: updates for candidates, updates, _ in landscape.rounds for each in candidates}
     assert {10, 90} <= set(highest.values()) <= {10, 30, 90}
     assert {name for name, updates in highest.items() if updates == 90} == set(found)
-    stopped = [landscape.loss(landscape.asked()[name]) for name, updates in highest.items() if updates == 10]
+    stopped = [landscape.loss(landscape.requested()[name]) for name, updates in highest.items() if updates == 10]
     whole = [landscape.loss(candidate) for candidate, _ in found.values()]
     assert sum(stopped) / len(stopped) > sum(whole) / len(whole)
-    for candidates, _, continues in landscape.rounds:
+    for candidates, _, resumes_from in landscape.rounds:
         assert len(candidates) <= 4
-        assert continues in (None, 10, 30)
+        assert resumes_from in (None, 10, 30)
     everything = Landscape(tmp_path)
     assert len(everything.search(trials=30, pruner="none")) == 30
 
@@ -116,9 +119,9 @@ def test_trials_that_promise_little_end_at_an_early_rung(tmp_path):
 def test_those_that_fail_count_and_are_left_out(tmp_path):
     landscape = Landscape(tmp_path, failing=lambda candidate: candidate.augmentation == "cut")
     found = landscape.search(trials=12, pruner="none")
-    asked = Counter(candidate.augmentation for candidate in landscape.asked().values())
-    assert len(found) == asked["paste"] == 12 - asked["cut"]
-    assert asked["cut"] > 0
+    requested = Counter(candidate.augmentation for candidate in landscape.requested().values())
+    assert len(found) == requested["paste"] == 12 - requested["cut"]
+    assert requested["cut"] > 0
 
 
 def test_machines_share_a_search_through_a_storage(tmp_path):
@@ -126,23 +129,34 @@ def test_machines_share_a_search_through_a_storage(tmp_path):
     first, second = Landscape(tmp_path / "first"), Landscape(tmp_path / "second")
     first.search(trials=6, storage=storage, pruner="none")
     found = second.search(trials=10, storage=storage, pruner="none")
-    assert (len(first.asked()), len(second.asked())) == (6, 4)
-    assert not set(first.asked()) & set(second.asked())
-    assert set(found) == set(second.asked())
+    assert (len(first.requested()), len(second.requested())) == (6, 4)
+    assert not set(first.requested()) & set(second.requested())
+    assert set(found) == set(second.requested())
     (study,) = optuna.get_all_study_summaries(storage)
     assert study.n_trials == 10
-    best_of_first, best_of_second = (min(map(first.loss, each.asked().values())) for each in (first, second))
-    assert bool(second.notes) == (best_of_first < best_of_second)
 
 
-def test_a_search_with_a_storage_goes_on_after_a_kill(tmp_path):
+@pytest.mark.parametrize(("penalty", "is_noted"), [(10.0, True), (-10.0, False)])
+def test_a_better_trial_in_another_run_folder_is_noted(tmp_path, penalty, is_noted):
+    storage = f"sqlite:///{tmp_path}/search.db"
+    first, second = Landscape(tmp_path / "first"), Landscape(tmp_path / "second", penalty=penalty)
+    first.search(trials=2, storage=storage, pruner="none")
+    second.search(trials=4, storage=storage, pruner="none")
+    best = min(map(first.loss, first.requested().values())) + 9 / BUDGET
+    where = f"is in {socket.gethostname()}:{tmp_path / 'first'}"
+    expected = [f"the best trial of the shared search, with a loss of {best:.4g}, {where}"] if is_noted else []
+    assert second.notes == expected
+    assert first.notes == []
+
+
+def test_a_search_with_a_storage_resumes_after_a_kill(tmp_path):
     storage = f"sqlite:///{tmp_path}/search.db"
     killed = Landscape(tmp_path)
 
-    def die_in_the_third_round(candidates, updates, continues):
+    def die_in_the_third_round(candidates, updates, resumes_from):
         if len(killed.rounds) == 2:
             raise KeyboardInterrupt
-        return killed.evaluate(candidates, updates, continues)
+        return killed.evaluate(candidates, updates, resumes_from)
 
     object.__setattr__(killed.problem, "evaluate", die_in_the_third_round)
     with pytest.raises(KeyboardInterrupt):
@@ -155,6 +169,26 @@ def test_a_search_with_a_storage_goes_on_after_a_kill(tmp_path):
     states = Counter(trial.state.name for trial in optuna.load_study(study_name=None, storage=storage).trials)
     assert states["COMPLETE"] == 16
     assert states["RUNNING"] == states["WAITING"] == 0
+
+
+LEVELS = (optuna.logging.DEBUG, optuna.logging.INFO, optuna.logging.WARNING, optuna.logging.CRITICAL)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_optuna_is_as_talkative_after_a_search_as_before(tmp_path, level):
+    levels = []
+    landscape = Landscape(tmp_path, failing=lambda candidate: levels.append(optuna.logging.get_verbosity()))
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(level)
+    try:
+        landscape.search(trials=2)
+        assert optuna.logging.get_verbosity() == level
+        with pytest.raises(InputError, match="the Optuna storage 'nowhere://' cannot be used"):
+            landscape.search(storage="nowhere://")
+        assert optuna.logging.get_verbosity() == level
+    finally:
+        optuna.logging.set_verbosity(before)
+    assert set(levels) == {optuna.logging.WARNING}, "no line for each trial"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +284,7 @@ def study(out: Path) -> Study:
     )
 
 
-def test_a_killed_study_goes_on_to_the_same_bytes(tmp_path):
+def test_a_killed_study_resumes_to_the_same_bytes(tmp_path):
     result = study(tmp_path / "whole").run()
     assert len(result.candidates) == 14
     assert abs(result.choice.candidate.params["size"] - 0.3) < 0.1

@@ -28,7 +28,7 @@ class Shade:
 
 
 class Quick(DetectorEncoder):
-    """Random steps from seed and update, so that going on equals a single go."""
+    """Random steps from seed and update, so that a training in parts equals one in a single go."""
 
     def __init__(self, updates=9, shared_updates=0):
         self.image_size, self.updates, self.shared_updates = 16, updates, shared_updates

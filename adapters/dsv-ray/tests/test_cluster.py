@@ -19,7 +19,6 @@ from conftest import Cluster, install
 from quick_plugins import MARKS, marks, wait_until
 
 from dsv_plugins import ExecutorPlugin, Observer, Study, build_registry
-from dsv_plugins.hooks.search import Rungs
 from dsv_plugins.testing import parametrize_with_checks
 
 SIZES = {0.1, 0.2, 0.3, 0.4}
@@ -63,31 +62,27 @@ def trainings() -> Counter:
     return Counter(mark["size"] for mark in marks())
 
 
-class Watching(Observer):
+class Notes(Observer):
     def __init__(self):
-        self.notes, self.updated_candidates = [], set()
+        self.lines = []
 
     def noted(self, message):
-        self.notes.append(message)
-
-    def updated(self, candidate, update, planned, loss):
-        self.updated_candidates.add(candidate.params["size"])
+        self.lines.append(message)
 
 
 def test_losses_are_the_same_bytes_wherever_the_trainings_run(cluster, out, monkeypatch):
     """Also with a shared start and two rungs, whose files a worker out of reach must be sent."""
     put = []
     monkeypatch.setattr(ray, "put", lambda value, put_for_real=ray.put: put.append(value) or put_for_real(value))
-    settings = {"search": "halving", "rungs": Rungs(2, 2.0), "detector_params": {"shared_updates": 4}}
+    settings = {"search": "halving", "rungs": 2, "rung_factor": 2.0, "detector_params": {"shared_updates": 4}}
     for executor in ("serial", "processes"):
         study(out / executor, executor, **settings).run()
     shutil.rmtree(os.environ[MARKS])
     Path(os.environ[MARKS]).mkdir()
     stage("two at work")
-    watching = Watching()
-    study(out / "ray", **settings).run(watching)
-    assert trainings() == {size: 2 if count > 1 else 1 for size, count in trainings().items()}
-    assert sum(trainings().values()) == 4 + 2
+    study(out / "ray", **settings).run()
+    assert set(trainings()) == SIZES
+    assert sorted(trainings().values()) == [1, 1, 2, 2], "half of the candidates reach the second rung"
     assert {mark["node"] for mark in marks()} == {"A", "B"}
     if cluster.isolated:
         assert all(mark["sees"] == (mark["node"] == "A") for mark in marks())
@@ -99,17 +94,17 @@ def test_losses_are_the_same_bytes_wherever_the_trainings_run(cluster, out, monk
 
 def test_a_worker_that_is_killed_is_replaced(out):
     stage("the first worker on 0.2 dies")
-    watching = Watching()
-    study(out / "ray").run(watching)
+    notes = Notes()
+    study(out / "ray").run(notes)
     assert trainings() == {**dict.fromkeys(SIZES, 1), 0.2: 2}
     (note,) = events(out / "ray", "noted")
     assert note["message"].startswith("begun 2 times, since a worker or its node died; on ")
-    assert watching.notes[0].startswith("shade(size=0.2): begun 2 times")
+    assert notes.lines[0].startswith("shade(size=0.2): begun 2 times")
     study(out / "serial", "serial").run()
     assert written(out / "ray") == written(out / "serial")
 
 
-def test_a_driver_that_is_killed_goes_on_when_it_is_started_again(cluster, out, tmp_path):
+def test_a_driver_that_is_killed_resumes_when_it_is_started_again(cluster, out, tmp_path):
     stage("0.2 never ends")
     script = f"from test_cluster import Path, study; study(Path({str(out / 'ray')!r})).run()"
     path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
@@ -144,7 +139,7 @@ def test_other_plugins_than_the_drivers_are_an_error_that_names_them(cluster, ou
     images = out / "parts"
     _write_images(images)
     arguments = ["select", images, "--augmentation", "shade", "--detector", "quick", "--out", out / "run"]
-    arguments += ["--executor", "ray", "--ray-address", cluster.address]
+    arguments += ["--executor", "ray", "--executor-params", json.dumps({"address": cluster.address})]
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     completed = subprocess.run(
         [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
@@ -181,8 +176,7 @@ def test_a_node_that_is_killed_is_done_without(cluster, out):
     stage("node B never ends")
     killer = threading.Thread(target=_kill_when_at_work, args=(cluster,))
     killer.start()
-    watching = Watching()
-    study(out / "ray").run(watching)
+    study(out / "ray").run()
     killer.join()
     (lost,) = (mark["size"] for mark in marks() if mark["node"] == "B")
     assert trainings() == {**dict.fromkeys(SIZES, 1), lost: 2}

@@ -83,7 +83,7 @@ def draw_elsewhere(images: Tensor, patches: Patches, *, generator: torch.Generat
     rows, columns = images.shape[-2:]
     across = columns - patches.widths + 1
     places = (rows - patches.heights + 1) * across
-    # Going on by 1 to places - 1 reaches every other place once; where there is one place, by 1 is back home.
+    # A step of 1 to places - 1 reaches every other place once; with one place, a step of 1 returns to it.
     steps = 1 + _draw_below((places - 1).clamp(min=1), generator)
     place = (patches.tops * across + patches.lefts + steps) % places
     return _patches_at(place, patches.heights, patches.widths, columns)
@@ -188,7 +188,7 @@ def paste(images: Tensor, coloured: Tensor, source: Patches, destination: Patche
     source_columns = right * cosine - (below * sine - _centres(source.lefts, source.widths))
     source_rows, source_columns = source_rows.round(), source_columns.round()
     pasted = _inside(source_rows, source.tops, source.heights) & _inside(source_columns, source.lefts, source.widths)
-    # Memory is what costs here, so 64 bits only where gather wants them.
+    # Memory is the cost here, so 64 bits only for gather, which needs them.
     origins = ((source_rows.int() * images.shape[-1] + source_columns.int()) * pasted).long()
     moved = coloured.flatten(2).gather(2, origins.flatten(1)[:, None].expand(-1, images.shape[1], -1))
     return torch.where(pasted[:, None], moved.view_as(images), images)

@@ -1,7 +1,7 @@
 """The network of the CutPaste detector, and one update of its training.
 
-Everything random in update k is drawn from a generator seeded with the seed and k. A training that stops and goes on
-therefore ends with the same weights as one in a single go, and no random state has to be kept.
+Everything random in update k is drawn from a generator seeded with the seed and k. A training that stops and resumes
+therefore ends with the same weights as one without a break, and no random state has to be kept.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from dsv_plugins import Augmentation, Progress, TrainingError
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
-from dsv_plugins.builtin.detectors.hook import Settings
 from dsv_plugins.builtin.detectors.lightning_loop import Batches, train
 from dsv_plugins.builtin.detectors.resnet import ResNet18
+from dsv_plugins.builtin.detectors.resnet18_settings import Settings
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import resized
 
@@ -34,7 +34,7 @@ CLASSES = 2
 ACCURACY_WINDOW = 50
 """Over how many of the last updates the training accuracy is taken."""
 REPORT_EVERY = 10
-"""Reading the loss makes a GPU wait, so it is read once in so many updates, and after the first to show a beginning."""
+"""Reading the loss makes a GPU wait, so it is read once in this many updates, and after the first one."""
 VECTOR_WIDTH = 16
 """Channels last is a quarter quicker on a CPU. With fewer channels than fill a vector (8 on AVX2, 16 on AVX-512) its
 backward pass writes past its buffers, crashes or gives wrong gradients: oneDNN's issue 6035, seen with torch 2.15."""
@@ -111,7 +111,7 @@ class CutPasteModule(pl.LightningModule):
         self._begin(own)
 
     def train_to(self, target: int, images: Tensor, augmentation: Augmentation, progress: Progress | None) -> None:
-        """Make updates until this phase has so many."""
+        """Make updates until this phase has `target` of them."""
         self.augmentation, self.progress, self.target_updates = augmentation, progress, target
         try:
             updates = range(self.completed_updates, target)
@@ -128,7 +128,7 @@ class CutPasteModule(pl.LightningModule):
 
     def training_step(self, batch: Tensor, batch_index: int) -> Tensor:
         """The cross-entropy of one batch of normal images and their augmented copies."""
-        with torch.autocast(self.device.type, enabled=False):  # images stay exact where the network does not
+        with torch.autocast(self.device.type, enabled=False):  # images keep full precision even if the network does not
             images = self.training_images(batch)
         labels = torch.arange(CLASSES, device=self.device).repeat_interleave(len(batch))
         logits = self.head(self(images))
@@ -167,7 +167,7 @@ class CutPasteModule(pl.LightningModule):
         )
 
     def configure_optimizers(self) -> Any:
-        """SGD whose rate falls to zero along half a cosine over the whole phase, wherever this training starts."""
+        """SGD whose rate falls to zero along half a cosine over the whole phase, even if resumed in its middle."""
         start, planned = self.completed_updates, self.phase.updates
         cosine = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, (start + step) / planned)))
@@ -193,7 +193,7 @@ class _DrawingFrom(TorchFunctionMode):
 
 
 def new_module(settings: Settings, seed: int, *, initialise: bool = True) -> CutPasteModule:
-    """An untrained module whose weights depend on the seed alone; pretrained ones are read where it is initialised."""
+    """An untrained module whose weights depend on the seed alone; pretrained ones are loaded if it is initialised."""
     with _DrawingFrom(torch.Generator().manual_seed(seed)):
         module = CutPasteModule(settings)
     if settings.pretrained and initialise:

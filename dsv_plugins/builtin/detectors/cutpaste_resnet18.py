@@ -1,30 +1,35 @@
 """The CutPaste detector (Li et al. 2021): a ResNet18 that tells normal images from augmented ones, and a density.
 
-The network is in a module of its own, imported when there is something to train or load: whoever only asks a detector
-for its settings, as the process that directs a study does, waits for neither Lightning nor torchvision.
+The network is in a separate module, imported only to train or load. The process that runs a study reads a detector's
+settings only, so it does not wait for Lightning and torchvision.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
 from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density
-from dsv_plugins.builtin.detectors.hook import Settings
 from dsv_plugins.builtin.detectors.mixture import Mixture
-from dsv_plugins.errors import describe_error
+from dsv_plugins.builtin.detectors.resnet18_settings import Settings
+from dsv_plugins.builtin.detectors.saved_files import (
+    PROGRESS_FILE,
+    TENSORS_FILE,
+    by_prefix,
+    check_images,
+    read_progress,
+    readable,
+)
 from dsv_plugins.transforms import best_device, resized
 
 if TYPE_CHECKING:
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["CutPasteResNet18"]
 
 ENCODE_BATCH = 64
-TENSORS_FILE, PROGRESS_FILE = "detector.safetensors", "detector.json"
 
 
 class CutPasteResNet18(DetectorEncoder):
@@ -72,11 +76,11 @@ class CutPasteResNet18(DetectorEncoder):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        """Train until `updates` updates have been made in all, going on where an earlier call stopped.
+        """Train until `updates` updates have been made in all, resuming where an earlier call stopped.
 
         The first call makes the shared start too, unless it was loaded.
         """
-        _check_images(images)
+        check_images(images)
         module = self._module or self._started(images, seed, progress)
         if module.seed != seed:
             raise InputError(f"this training began with seed {module.seed} and cannot go on with seed {seed}")
@@ -87,12 +91,12 @@ class CutPasteResNet18(DetectorEncoder):
         self._model_density(images)
 
     def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
-        """Make the updates that all trainings on these images begin with, whatever their augmentation.
+        """Make the updates that all trainings on these images start with, for any augmentation.
 
         They learn to tell normal images from patches of every built-in kind and size at once. Small patches, which a
         short training from scratch does not learn at all, are then within reach of a few updates more.
         """
-        _check_images(images)
+        check_images(images)
         self._started(images, seed, progress)
         self._model_density(images)
 
@@ -104,7 +108,7 @@ class CutPasteResNet18(DetectorEncoder):
         module = _new_module(self.settings, seed)
         if self.shared_updates:
             module.train_shared_start(images, Mixture(), progress)
-        self._module = module  # not before: an interrupted start is none to go on from
+        self._module = module  # only now: an interrupted start cannot be resumed
         return module
 
     def _model_density(self, images: Tensor) -> None:
@@ -114,7 +118,7 @@ class CutPasteResNet18(DetectorEncoder):
         self.fit_density(embeddings)
 
     def network(self, seed: int = 0) -> CutPasteModule:
-        """The LightningModule with the network, for another training loop than `fit`; a new one where there is none."""
+        """The LightningModule with the network, for another training loop than `fit`; a new one if there is none."""
         if self._module is None:
             self._module = _new_module(self.settings, seed)
         return self._module
@@ -126,7 +130,7 @@ class CutPasteResNet18(DetectorEncoder):
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
         """Embed images, of any size, as vectors of unit length on the CPU."""
-        _check_images(images)
+        check_images(images)
         module = self._trained.to(best_device()).eval()
         embeddings = [
             functional.normalize(module(batch.to(module.device)), dim=1).cpu()
@@ -136,7 +140,7 @@ class CutPasteResNet18(DetectorEncoder):
 
     def encode_augmented(self, images: Tensor, augmentation: Augmentation, *, generator: torch.Generator) -> Tensor:
         """Embed one augmented copy of each image, a batch at a time."""
-        _check_images(images)
+        check_images(images)
         return torch.cat(
             [
                 self.encode(augmentation(resized(batch, self.settings.image_size), generator=generator))
@@ -149,7 +153,7 @@ class CutPasteResNet18(DetectorEncoder):
         return self.density.score(self.encode(images))
 
     def save(self, folder: Path) -> None:
-        """Write `detector.safetensors` and `detector.json`; an unfinished training can go on from them."""
+        """Write `detector.safetensors` and `detector.json`; an unfinished training can resume from them."""
         module, density = self._trained, self.density
         tensors = {f"network.{name}": value.contiguous().cpu() for name, value in module.state_dict().items()}
         tensors |= {f"density.{name}": value.contiguous() for name, value in density.state().items()}
@@ -176,14 +180,12 @@ class CutPasteResNet18(DetectorEncoder):
         Raises:
             InputError: A file is missing or broken, or the detector in the folder has other settings.
         """
-        with _readable(folder / PROGRESS_FILE) as file:
-            progress = json.loads(file.read_text())
-            settings, seed, completed = progress["settings"], int(progress["seed"]), int(progress["completed_updates"])
+        progress = read_progress(folder, asdict(self.settings))
+        with readable(folder / PROGRESS_FILE):
+            seed, completed = int(progress["seed"]), int(progress["completed_updates"])
             accuracies = [torch.tensor(float(accuracy)) for accuracy in progress["accuracies"]]
-        if settings != asdict(self.settings):
-            raise InputError(f"{folder} holds a detector of other settings; make this one with {settings} to load it")
-        with _readable(folder / TENSORS_FILE) as file:
-            parts = _by_prefix(load_file(file))
+        with readable(folder / TENSORS_FILE) as file:
+            parts = by_prefix(load_file(file))
             module = _new_module(self.settings, seed, initialise=False)
             module.load_state_dict(parts["network"])
             if completed < self.settings.updates and completed > 0 and self.settings.momentum:
@@ -213,33 +215,7 @@ def _new_module(settings: Settings, seed: int, *, initialise: bool = True) -> Cu
     return new_module(settings, seed, initialise=initialise)
 
 
-def _check_images(images: Tensor) -> None:
-    if images.ndim != 4 or len(images) == 0 or images.shape[1] not in (1, 3):
-        raise InputError(
-            f"images have the shape {tuple(images.shape)}; give at least one, as (images, 1 or 3, height, width)"
-        )
-
-
-def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        prefix, _, rest = name.partition(".")
-        parts.setdefault(prefix, {})[rest] = value
-    return parts
-
-
 def _set_momentum(optimizer: torch.optim.Optimizer, buffers: Mapping[str, Tensor]) -> None:
     parameters = optimizer.param_groups[0]["params"]
     for place, parameter in enumerate(parameters):
         optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffers[str(place)])
-
-
-@contextlib.contextmanager
-def _readable(file: Path) -> Iterator[Path]:
-    """Whatever goes wrong with a saved file becomes one line that names it."""
-    try:
-        yield file
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            f"{file} cannot be read as a saved detector; save it again ({describe_error(error)})"
-        ) from error

@@ -1,6 +1,6 @@
 """Models of the normal embeddings, whose improbability is the anomaly score.
 
-Scikit-learn is imported where a density is made: that takes seconds, and the end of a training is early enough.
+Scikit-learn is imported only to make a density, at the end of a training, because that import takes seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ class Density(Protocol):
     """Made from normal embeddings; scores others."""
 
     def score(self, embeddings: Tensor) -> Tensor:
-        """One score per embedding, higher where it is less probable."""
+        """One score per embedding, higher if it is less probable."""
+        ...
+
+    def left_out_scores(self, embeddings: Tensor) -> Tensor:
+        """The scores of the embeddings it was made from, each as if it had been left out."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -51,6 +55,23 @@ class Gaussian:
         squared = ((centred @ self.precision) * centred).sum(dim=1)
         return squared.clamp(min=0).sqrt().float()
 
+    def left_out_scores(self, embeddings: Tensor) -> Tensor:
+        """The distances with each row left out of mean and covariance, by the formula of Sherman and Morrison.
+
+        The shrinkage stays that of all rows. A row that was fitted seems closer than a new one like it: with more
+        features than rows, by far.
+        """
+        from sklearn.covariance import ledoit_wolf
+
+        count = len(embeddings)
+        if count < 3:
+            return self.score(embeddings)
+        shrinkage = ledoit_wolf(embeddings.double().numpy())[1]
+        squared = self.score(embeddings).double().square()
+        remaining = (1 - (1 - shrinkage) * squared / (count - 1)).clamp(min=1e-3)
+        distances: Tensor = (squared / remaining).sqrt().float() * (count / (count - 1))
+        return distances
+
     def state(self) -> dict[str, Tensor]:
         """Mean and precision."""
         return {"mean": self.mean, "precision": self.precision}
@@ -81,6 +102,17 @@ class Kernel:
     def score(self, embeddings: Tensor) -> Tensor:
         """The negative log-density."""
         return torch.from_numpy(-self.estimator.score_samples(embeddings.double().numpy())).float()
+
+    def left_out_scores(self, embeddings: Tensor) -> Tensor:
+        """The negative log-densities without each row's own kernel."""
+        count = len(embeddings)
+        if count < 2:
+            return self.score(embeddings)
+        # At its own place a row adds 1/n of the kernel's peak, which is the density of a single row there.
+        peak = -type(self)(embeddings[:1]).score(embeddings[:1]).double()
+        logs = -self.score(embeddings).double()
+        others = (count - (peak - logs).exp()).clamp(min=torch.finfo(torch.float64).tiny)
+        return -(logs + (others / (count - 1)).log()).float()
 
     def state(self) -> dict[str, Tensor]:
         """The embeddings."""

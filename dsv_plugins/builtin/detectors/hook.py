@@ -1,126 +1,30 @@
-"""The built-in detector: its settings, its presets and its hook. The network itself is imported when one is made."""
+"""The built-in detectors."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
 from dsv_plugins import DetectorEncoderPlugin, hookimpl
+from dsv_plugins.builtin.detectors import resnet18_settings, timm_settings
 
-if TYPE_CHECKING:
-    from dsv_plugins.builtin.detectors.cutpaste_resnet18 import CutPasteResNet18
-
-__all__ = ["PRESETS", "Settings", "cutpaste_resnet18"]
-
-DENSITIES = ("gaussian", "kde")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Every number of the CutPaste ResNet18; the defaults are the paper's.
-
-    Attributes:
-        image_size: Height and width, in pixels, to which images are resized.
-        width: Channels of the first stage; 64 is the full ResNet18. The embedding is eight times as wide.
-        updates: The training budget of a candidate, and the length of its cosine schedule.
-        batch_size: Normal images in a batch; as many augmented ones join them.
-        learning_rate: Initial learning rate of SGD.
-        shared_updates: Updates before those of the candidate, on all built-in augmentations at once. They are the same
-            for every candidate, so that a study makes them once. The paper has none.
-        shared_learning_rate: Initial learning rate of the shared updates, which have a cosine schedule of their own.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
-        colour_jitter: Strength of the colour jitter on the training input.
-        pretrained: Start from torchvision's ImageNet weights instead of from scratch.
-        density: How normal embeddings are modelled for the score: "gaussian" (Ledoit–Wolf) or "kde".
-    """
-
-    image_size: int = 256
-    width: int = 64
-    updates: int = 10_000
-    batch_size: int = 32
-    learning_rate: float = 0.03
-    shared_updates: int = 0
-    shared_learning_rate: float = 0.03
-    momentum: float = 0.9
-    weight_decay: float = 3e-5
-    colour_jitter: float = 0.1
-    pretrained: bool = False
-    density: str = "gaussian"
-
-    def __post_init__(self) -> None:
-        for name, least in (("image_size", 1), ("width", 1), ("updates", 1), ("batch_size", 1), ("shared_updates", 0)):
-            value = getattr(self, name)
-            if not _is_number(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
-        for name in ("momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not _is_number(value, int, float) or not 0 <= value < 1:
-                raise ValueError(f"{name} is {value!r}; give a number from 0 to below 1")
-        if not _is_number(self.colour_jitter, int, float) or not 0 <= self.colour_jitter <= 0.5:
-            raise ValueError(f"colour_jitter is {self.colour_jitter!r}; give a number from 0 to 0.5")
-        for name in ("learning_rate", "shared_learning_rate"):
-            value = getattr(self, name)
-            if not _is_number(value, int, float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value!r}; give a number above 0")
-        if self.density not in DENSITIES:
-            raise ValueError(f"density is {self.density!r}; give one of {', '.join(DENSITIES)}")
-        if not isinstance(self.pretrained, bool):
-            raise ValueError(f"pretrained is {self.pretrained!r}; give true or false")
-        if self.pretrained and self.width != 64:
-            raise ValueError(f"pretrained weights exist for width 64 only, not {self.width}")
-
-
-def _is_number(value: object, *types: type) -> bool:
-    return isinstance(value, types) and not isinstance(value, bool)
-
-
-PRESETS = {
-    "paper": Settings(),
-    "quick": Settings(image_size=64, width=16, updates=100, learning_rate=0.01, shared_updates=400),
-}
-
-
-def cutpaste_resnet18(
-    preset: str = "quick",
-    *,
-    image_size: int | None = None,
-    width: int | None = None,
-    updates: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    shared_updates: int | None = None,
-    shared_learning_rate: float | None = None,
-    momentum: float | None = None,
-    weight_decay: float | None = None,
-    colour_jitter: float | None = None,
-    pretrained: bool | None = None,
-    density: str | None = None,
-) -> CutPasteResNet18:
-    """Make the detector from a preset, with any of its numbers replaced; see `Settings` for what they mean.
-
-    Where `updates` is given and `shared_updates` is not, the preset's shared updates are scaled along.
-    """
-    given = {name: value for name, value in locals().items() if name != "preset" and value is not None}
-    if preset not in PRESETS:
-        raise ValueError(f"preset is {preset!r}; give one of {', '.join(PRESETS)}")
-    settings = replace(PRESETS[preset], **given)
-    if updates is not None and shared_updates is None:
-        scale = updates / PRESETS[preset].updates
-        settings = replace(settings, shared_updates=round(settings.shared_updates * scale))
-
-    from dsv_plugins.builtin.detectors.cutpaste_resnet18 import CutPasteResNet18
-
-    return CutPasteResNet18(settings)
+__all__ = ["detector_encoder"]
 
 
 @hookimpl
-def detector_encoder() -> DetectorEncoderPlugin:
-    """The detector of the paper."""
-    return DetectorEncoderPlugin(
-        name="cutpaste-resnet18",
-        factory=cutpaste_resnet18,
-        summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
-        check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
-    )
+def detector_encoder() -> list[DetectorEncoderPlugin]:
+    """The pretrained detector, and the one of the paper."""
+    return [
+        DetectorEncoderPlugin(
+            name="cutpaste-timm",
+            factory=timm_settings.cutpaste_timm,
+            summary="A pretrained network fine-tuned to tell normal from augmented images, with heatmaps",
+            check_params={"image_size": 64, "updates": 10, "batch_size": 8},
+            presets=tuple(timm_settings.PRESETS),
+            preflight=timm_settings.check_timm,
+        ),
+        DetectorEncoderPlugin(
+            name="cutpaste-resnet18",
+            factory=resnet18_settings.cutpaste_resnet18,
+            summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
+            check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
+            presets=tuple(resnet18_settings.PRESETS),
+        ),
+    ]

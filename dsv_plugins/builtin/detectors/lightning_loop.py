@@ -57,7 +57,7 @@ def train(module: pl.LightningModule, batches: Batches) -> None:
 class Batches(Dataset[Tensor]):
     """The batches of the given updates, from an endless stream of epochs, each in an order of its own.
 
-    A batch depends on the seed and the number of its update only, and is full even where there are fewer images.
+    A batch depends on the seed and the number of its update only, and is full even if there are fewer images.
     """
 
     def __init__(self, images: Tensor, batch_size: int, seed: int, updates: range) -> None:
@@ -108,7 +108,7 @@ def _torch_flags_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_as_usual() -> Iterator[None]:
-    """Lightning turns an interrupt and a termination into a polite exit; let them be what they are without it."""
+    """Undo how Lightning turns an interrupt and a termination into a normal exit."""
     try:
         yield
     except SIGTERMException:

@@ -39,7 +39,7 @@ class Processes(Executor):
     """Several jobs at once, each in a process of its own. A process that dies is replaced and its job tried again.
 
     Attributes:
-        workers: How many processes; None for one on each core, or one alone where they would share a GPU.
+        workers: How many processes; None for one on each core, or on each GPU if there are any.
         retries: How often a job whose process died is tried again.
     """
 
@@ -87,7 +87,7 @@ def _default_workers() -> int:
 
 
 def _has_accelerator_device() -> bool:
-    """Whether it is worth asking torch, whose import takes seconds: on Linux every accelerator shows as a device."""
+    """Whether to ask torch, whose import takes seconds: on Linux every accelerator shows as a device."""
     return sys.platform != "linux" or any(
         path for pattern in ACCELERATOR_DEVICES for path in Path("/dev").glob(pattern)
     )

@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 WATCH_SECONDS = 1.0
 IDLE_SECONDS = 300
-"""A worker that has had nothing to do for so long ends."""
+"""An idle worker ends after this many seconds."""
 
 
 def run_in_processes(
@@ -56,7 +56,7 @@ def run_in_processes(
 
 @contextlib.contextmanager
 def warmed_up_processes(prepare: Callable[[], None], *, workers: int) -> Iterator[None]:
-    """Start the workers and let each of them prepare itself, while the caller goes on."""
+    """Start the workers and let each of them prepare itself, while the caller continues."""
     with _pool(workers) as pool:
         with _deaf_to_interrupts():
             for _ in range(workers):
@@ -77,7 +77,7 @@ def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> 
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Workers for a while. They are kept for whoever comes next, unless they are left in the middle of something."""
+    """Workers that are kept for the next caller, unless the block ends with an exception."""
     pool = _reusable_pool(workers)
     try:
         yield pool
@@ -97,7 +97,7 @@ def _reusable_pool(workers: int) -> ProcessPoolExecutor:
 def _submitted(
     pool: ProcessPoolExecutor, work: Callable[[Job], Value], jobs: Mapping[int, Job]
 ) -> dict[Future[Value], int]:
-    """The jobs' futures. The workers start here, where they are not there yet."""
+    """The jobs' futures. Starts the workers if they are not running yet."""
     with _deaf_to_interrupts():
         return {pool.submit(work, job): index for index, job in jobs.items()}
 

@@ -1,4 +1,4 @@
-"""Selection by agreement: each candidate is worth what the others' rankings of the test images say of it.
+"""Selection by agreement: how much each candidate's ranking of the test images agrees with the others'.
 
 All take the matrix of scores, a row for each test image and a column for each candidate, higher for more anomalous, and
 return one value for each candidate, higher for better.
@@ -26,7 +26,7 @@ HITS_DECIMALS = 10
 def model_centrality(scores: Matrix) -> Matrix:
     """The mean Kendall correlation of each candidate with the others.
 
-    A candidate with constant scores agrees with nobody: its value is -inf, and the others' means leave it out.
+    A candidate with constant scores correlates with none: its value is -inf, and the others' means leave it out.
     """
     count = scores.shape[1]
     if count < 2:
@@ -60,8 +60,8 @@ def select(scores: Matrix) -> Matrix:
 def hits(scores: Matrix, *, rank_order: str = "descending") -> Matrix:
     """The hubness of each candidate: how much weight it puts on images that good candidates put weight on."""
     evidence = _reciprocal_ranks(-scores if rank_order == "descending" else scores)
-    # Hubs and authorities that vouch for each other until nothing changes are the leading singular vectors. Solved for
-    # directly, they are exact also where the back and forth creeps: thousands of images that the candidates rank apart.
+    # The fixed point of the iteration between hubs and authorities is the leading singular vectors. Solving for them
+    # directly is exact even if the iteration converges slowly, as with thousands of images that candidates rank apart.
     _, vectors = np.linalg.eigh(evidence.T @ evidence)
     hub: Matrix = np.abs(vectors[:, -1])
     return np.round(hub, HITS_DECIMALS)
@@ -85,6 +85,6 @@ def _nearest(evidence: Matrix, candidates: list[int], target: Matrix) -> tuple[i
 
 
 def _tau(first: Matrix, second: Matrix) -> float:
-    """Kendall's tau-b; -inf where one side is constant and it is not defined."""
+    """Kendall's tau-b; -inf if one side is constant, so that it is not defined."""
     tau = float(kendalltau(first, second).statistic)
     return -np.inf if np.isnan(tau) else round(tau, DECIMALS)

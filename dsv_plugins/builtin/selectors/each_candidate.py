@@ -1,4 +1,4 @@
-"""How the built-in selectors go through candidates: one that cannot be judged is named, and ranks last."""
+"""Losses of all candidates, for the built-in selectors; one that cannot be judged gets a warning and ranks last."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["embedding_losses", "pool_losses", "score_losses"]
 
 
 def embedding_losses(evaluations: Sequence[Evaluation], loss: Callable[[Embeddings], Tensor]) -> list[float]:
-    """The loss of each candidate's embeddings; NaN where they are unusable."""
+    """The loss of each candidate's embeddings; NaN if they are unusable."""
     return _losses(evaluations, lambda evaluation: loss(evaluation.embeddings))
 
 
 def score_losses(evaluations: Sequence[Evaluation], loss: Callable[[Scores], Tensor]) -> list[float]:
-    """The loss of each candidate's scores; NaN where they are unusable."""
+    """The loss of each candidate's scores; NaN if they are unusable."""
     return _losses(evaluations, lambda evaluation: loss(evaluation.scores))
 
 
@@ -65,5 +65,5 @@ def _usable(evaluations: Sequence[Evaluation]) -> list[bool]:
 
 
 def _reject(evaluation: Evaluation, reason: str) -> None:
-    # Through the two functions above it and the selector's `losses`, to whoever called that.
+    # The warning points at the caller of the selector's `losses`, past the two functions in between.
     warnings.warn(f"{evaluation.candidate} is left out of the selection: {reason}", stacklevel=5)

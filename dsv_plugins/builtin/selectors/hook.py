@@ -1,4 +1,4 @@
-"""The built-in selectors: those of the paper, and those past it."""
+"""The built-in selectors: those of the paper, and three more."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The selectors of the paper: DSV, its parts, and the baselines that it is compared with.
 
-Each looks at embeddings or at scores, never at labels. The mathematics lives in `dsv_plugins.losses` (embeddings) and
+Each looks at embeddings or at scores, never at labels. The mathematics is in `dsv_plugins.losses` (embeddings) and
 `dsv_plugins.builtin.selectors.consensus` (scores), imported when first used.
 """
 
@@ -30,7 +30,7 @@ class DSV:
     """The paper's loss: discordance and surrogate separability in one.
 
     Attributes:
-        variant: "paper", or "reference" for the authors' code, where distances are halved.
+        variant: "paper", or "reference" for the authors' code, which halves distances.
     """
 
     variant: Variant = "paper"
@@ -153,7 +153,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Hits:
-    """HITS: candidates and test images vouch for each other as hubs and authorities.
+    """HITS: candidates as hubs and test images as authorities; prefers the largest hubness.
 
     Attributes:
         rank_order: "descending" gives the most anomalous image rank 1; "ascending" the least.

@@ -1,6 +1,6 @@
-"""Selectors that ask how test differs from train, with the spread of the normals taken out.
+"""Selectors that measure how test differs from train, without the spread of the normals.
 
-The discordance of DSV is ruled by that spread where training has not made the normals dense. These are not: they
+That spread dominates the discordance of DSV if training has not made the normals dense. These selectors avoid it: they
 compare with normals kept out of training (`pu-auc`), or by the energy distance (`energy`, `cosine`).
 """
 
@@ -23,8 +23,8 @@ __all__ = ["PUAUC", "Cosine", "Energy"]
 class PUAUC:
     """The AUROC of the scores with held-out normals as negatives and all test images as positives.
 
-    Where test normals are distributed as held-out ones it is (1 - γ) / 2 + γ · AUC for a share γ of anomalies: it
-    orders the candidates as the AUC does, whatever γ is.
+    If test normals are distributed as held-out ones, it is (1 - γ) / 2 + γ · AUC for a share γ of anomalies: it
+    orders the candidates as the AUC does, for any γ.
     """
 
     def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A saved CutPaste ResNet18 is the same when it is loaded, and damage is told."""
+"""A saved CutPaste ResNet18 is the same when it is loaded, and damage is named."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_training_in_rungs_ends_with_the_weights_of_one_go(width, tmp_path):
     assert reloaded.training_accuracy == pytest.approx(once.training_accuracy)
 
 
-def test_training_without_momentum_goes_on_after_loading(tmp_path):
+def test_training_without_momentum_resumes_after_loading(tmp_path):
     trained(momentum=0.0, until=3).save(tmp_path)
     found = detector(momentum=0.0)
     found.load(tmp_path)

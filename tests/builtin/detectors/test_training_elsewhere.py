@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ IN_ANOTHER_PROCESS = """
     torch.set_num_threads(1)
     folder = Path(sys.argv[2])
 
-    # Go on with a training.
+    # Resume a training.
     found = detector()
     found.load(folder)
     found.fit(textures(), cutpaste())
@@ -88,7 +87,7 @@ def another_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("elsewhere")
     trained(until=10).save(folder)
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(IN_ANOTHER_PROCESS), os.path.dirname(__file__), str(folder)],
+        [sys.executable, "-c", textwrap.dedent(IN_ANOTHER_PROCESS), str(Path(__file__).parents[2]), str(folder)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -108,7 +107,7 @@ def another_process(tmp_path_factory):
     return AnotherProcess(folder, grown, interrupted, process.returncode)
 
 
-def test_training_goes_on_in_another_process(finished_detector, another_process):
+def test_training_resumes_in_another_process(finished_detector, another_process):
     elsewhere = detector()
     elsewhere.load(another_process.folder)
     assert same_weights(elsewhere, finished_detector)

@@ -350,7 +350,7 @@ def test_hits_equals_the_iteration_it_is_defined_by():
     assert losses_of("hits", evaluations_of(scores)) == pytest.approx(list(-hub), abs=1e-9)
 
 
-def test_hits_ranks_the_most_anomalous_first_unless_told_otherwise():
+def test_hits_ranks_the_most_anomalous_first_by_default():
     scores = np.random.default_rng(3).normal(size=(30, 4))
     assert losses_of("hits", evaluations_of(scores)) == losses_of(
         "hits", evaluations_of(-scores), rank_order="ascending"

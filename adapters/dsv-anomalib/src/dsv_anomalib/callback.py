@@ -41,7 +41,7 @@ class DSVCallback(pl.Callback):
         images: How many images of each set to look at: the time it takes grows with them.
         encoder: Embeds images with a module, for modules that are neither CutPaste nor in the table.
         entry: What is known of the module, in place of what the table says.
-        image_size: Height and width to load images at; the module's own where None.
+        image_size: Height and width to load images at; the module's own if None.
         seed: Fixes the copies.
 
     Attributes:
@@ -100,7 +100,7 @@ class DSVCallback(pl.Callback):
             self._log(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log where there is no validation to do it in."""
+        """Log if there is no validation."""
         if not trainer.enable_validation:
             self._log(trainer, pl_module)
 

@@ -22,7 +22,7 @@ __all__ = ["main"]
 
 COMPONENTS = ("pre_processor", "post_processor", "evaluator", "visualizer")
 ENGINE_OPTIONS = ("accelerator", "devices", "strategy", "precision", "num_nodes")
-"""What of a config's trainer holds for every training of a study: where it runs, not how long or what it writes."""
+"""The options of a config's trainer that apply to every training of a study: its device, not its length or output."""
 IGNORED = ("ckpt_path", "logging", "default_root_dir", "results_path")
 """What else stands in a config of anomalib and has no meaning here."""
 NATIVE_CHOICES = ("augmentation", "augmentation_params", "seed")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(arguments, parser)
     except KeyboardInterrupt:
-        print("dsv-anomalib: interrupted; the same command goes on from what is finished", file=sys.stderr)
+        print("dsv-anomalib: interrupted; run the same command again to resume", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
         if arguments.debug:
@@ -75,9 +75,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--image_size", type=int | None, help="height and width in pixels")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
     parser.add_argument("--workers", type=int | None, help="trainings at once; by default one on each core")
-    parser.add_argument(
-        "--out", type=str, default="dsv-anomalib", help="the run folder; the same command goes on there"
-    )
+    parser.add_argument("--out", type=str, default="dsv-anomalib", help="the run folder; the same command resumes it")
     parser.add_argument("--export", type=list[str], default=["torch"], help="formats: torch, onnx, openvino")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -143,7 +141,7 @@ def _is_native(path: str) -> bool:
 
 
 def _updates(trainer: Mapping[str, Any], datamodule: AnomalibDataModule) -> int | None:
-    """The updates that the trainer of a config would make, where it says."""
+    """The updates that the trainer of a config would make; None if it does not say."""
     steps, epochs = trainer.get("max_steps") or -1, trainer.get("max_epochs") or -1
     batches = math.ceil(len(datamodule.train_data) / datamodule.train_batch_size)
     planned = [count for count in (steps, epochs * batches) if count > 0]

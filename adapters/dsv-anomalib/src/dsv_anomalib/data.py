@@ -31,7 +31,7 @@ def images_of(datamodule: AnomalibDataModule, size: int, at_most: int | None = N
     Args:
         datamodule: Where test images are missing, its validation images serve.
         size: Height and width to resize to.
-        at_most: How many of each, spread evenly over those that there are; all where None.
+        at_most: How many of each, evenly spaced; None for all.
 
     Raises:
         InputError: It has no train images, or neither test nor validation images.

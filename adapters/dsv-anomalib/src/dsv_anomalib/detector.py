@@ -31,7 +31,7 @@ TOP_SHARE = 0.1
 """Of the patches, how many count for the pooling "topk"."""
 TENSORS_FILE, SETTINGS_FILE = "network.safetensors", "network.json"
 COMPONENTS_OFF = {"post_processor": False, "evaluator": False, "visualizer": False}
-"""Without these, nothing in a training asks for a label."""
+"""Without these, nothing in a training needs a label."""
 
 
 class AnomalibDetector(DetectorEncoder):
@@ -104,7 +104,7 @@ class AnomalibDetector(DetectorEncoder):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        """Train a new module; a training of anomalib cannot go on where an earlier one stopped."""
+        """Train a new module; a training of anomalib cannot resume an earlier one."""
         device = best_device()
         with global_randomness(device) as seed_all:
             seed_all(seed)
@@ -156,7 +156,7 @@ class AnomalibDetector(DetectorEncoder):
         settings_file.write_text(json.dumps(self._identity(), indent=2))
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote; no weights are fetched where the model permits to go without.
+        """Read what `save` wrote; no weights are downloaded if the model allows that.
 
         Raises:
             InputError: A file is missing or broken, or the model in the folder has other settings.
@@ -189,7 +189,7 @@ class AnomalibDetector(DetectorEncoder):
         """A new module, with arguments beside and above `model_params`.
 
         Raises:
-            InputError: It could not be made, as where its weights cannot be fetched.
+            InputError: It could not be made, for example because its weights cannot be downloaded.
         """
         entry = self.entry
         size = (self.image_size, self.image_size)

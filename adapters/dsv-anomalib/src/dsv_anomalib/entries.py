@@ -81,14 +81,14 @@ class Entry:
 
     Attributes:
         name: Its detector plugin is called "anomalib-" and this.
-        model: Its class, or where that is found, such as "anomalib.models.image.draem.Draem".
+        model: Its class, or the path to it, such as "anomalib.models.image.draem.Draem".
         tap: The features of the part that training shapes.
         summary: One line for the table of plugins.
         image_size: Height and width at which it works by default.
         image: How it makes pseudo-anomalies out of images, if it does.
         features: How it makes them out of features, if it does.
         pooling: How features of patches become one vector.
-        build: Makes the module from keyword arguments, where calling the class is not enough.
+        build: Makes the module from keyword arguments, if calling the class is not enough.
         weights: Which weights it fetches when it is made, and how to provide them.
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
@@ -50,47 +51,87 @@ class _Detector(Protocol):
     image_size: int
     updates: int
     density: _Density
+    settings: Any
 
     def network(self, seed: int = 0) -> pl.LightningModule: ...
     def fit_density(self, embeddings: Tensor) -> None: ...
 
 
-class CutPasteModel(nn.Module):
-    """The network, and how far an embedding is from those of normal images."""
+class GaussianScore(nn.Module):
+    """The Mahalanobis distance to the normal embeddings.
+
+    The precision is kept as a factor: distances are then sums of squares, which single precision and exported models
+    hold well.
+    """
 
     mean: Tensor
     whitening: Tensor
 
-    def __init__(self, network: pl.LightningModule) -> None:
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("whitening", torch.eye(width))
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take mean and precision from a density of dsv-plugins."""
+        self.mean.copy_(state["mean"])
+        self.whitening.copy_(torch.linalg.cholesky(state["precision"]))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """One distance per embedding."""
+        whitened: Tensor = (embeddings - self.mean) @ self.whitening
+        return whitened.square().sum(dim=1).sqrt()
+
+
+class KernelScore(nn.Module):
+    """The negative log-density of Gaussian kernels of bandwidth one on the normal embeddings."""
+
+    embeddings: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("embeddings", torch.zeros(1, width))
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take the normal embeddings from a density of dsv-plugins."""
+        self.embeddings = state["embeddings"].to(self.embeddings)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """One score per embedding."""
+        normal = self.embeddings
+        products = embeddings @ normal.T
+        squared = embeddings.square().sum(dim=1, keepdim=True) + normal.square().sum(dim=1) - 2 * products
+        constant = math.log(len(normal)) + normal.shape[1] / 2 * math.log(2 * math.pi)
+        return constant - torch.logsumexp(-squared / 2, dim=1)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        """Make room first: how many embeddings a checkpoint has is not known before."""
+        if f"{prefix}embeddings" in state_dict:
+            self.embeddings = self.embeddings.new_empty(state_dict[f"{prefix}embeddings"].shape)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+SCORES: Mapping[str, type[GaussianScore] | type[KernelScore]] = {"gaussian": GaussianScore, "kde": KernelScore}
+"""By the detector's setting `density`."""
+
+
+class CutPasteModel(nn.Module):
+    """The network, and how improbable an embedding is among those of normal images."""
+
+    def __init__(self, network: pl.LightningModule, density: str) -> None:
         super().__init__()
         self.network = network
         with evaluating(self), torch.no_grad():
             width = self.embed(torch.zeros(1, 3, 32, 32)).shape[1]
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("whitening", torch.eye(width))
+        self.density = SCORES[density](width)
 
     def embed(self, images: Tensor) -> Tensor:
         """Vectors of unit length."""
         return functional.normalize(self.network(images), dim=1)
 
-    def set_density(self, density: _Density) -> None:
-        """Measure distances by a Gaussian.
-
-        Its precision is kept as a factor: distances are then sums of squares, which single precision and exported
-        models hold well.
-        """
-        state = density.state()
-        self.mean.copy_(state["mean"])
-        self.whitening.copy_(torch.linalg.cholesky(state["precision"]))
-
     def forward(self, images: Tensor) -> InferenceBatch:
-        """The Mahalanobis distances of images in [0, 1]."""
-        return InferenceBatch(pred_score=self.distances(self.embed(images)))
-
-    def distances(self, embeddings: Tensor) -> Tensor:
-        """How far embeddings are from those of normal images."""
-        whitened: Tensor = (embeddings - self.mean) @ self.whitening
-        return whitened.square().sum(dim=1).sqrt()
+        """The scores of images in [0, 1]."""
+        return InferenceBatch(pred_score=self.density(self.embed(images)))
 
 
 class CutPaste(AnomalibModule):
@@ -108,6 +149,7 @@ class CutPaste(AnomalibModule):
         updates: Training updates, likewise; `max_epochs` may end the training before.
         learning_rate: Learning rate, likewise.
         pretrained: Start from ImageNet weights.
+        density: How normal embeddings are modelled: "gaussian", or "kde" for a kernel on each; the preset's if None.
         seed: Fixes the initial weights and every draw of the augmentation.
         pre_processor: As for any model of anomalib.
         post_processor: Likewise; by default one that needs no labels.
@@ -125,6 +167,7 @@ class CutPaste(AnomalibModule):
         updates: int | None = None,
         learning_rate: float | None = None,
         pretrained: bool = False,
+        density: str | None = None,
         seed: int = 0,
         pre_processor: PreProcessor | bool = True,
         post_processor: PostProcessor | bool = True,
@@ -138,6 +181,7 @@ class CutPaste(AnomalibModule):
             "updates": updates,
             "learning_rate": learning_rate,
             "pretrained": pretrained,
+            "density": density,
             "shared_updates": 0,  # they come before a training, which is the Engine's here
         }
         detector = cast(_Detector, build_registry().create(DetectorEncoderPlugin, DETECTOR, settings))
@@ -147,7 +191,7 @@ class CutPaste(AnomalibModule):
             pre_processor=pre_processor, post_processor=post_processor, evaluator=evaluator, visualizer=visualizer
         )
         self.detector = detector
-        self.model: CutPasteModel = CutPasteModel(detector.network(seed))
+        self.model: CutPasteModel = CutPasteModel(detector.network(seed), detector.settings.density)
         self.network.augmentation = make_augmentation(augmentation, augmentation_params)
         self._density_is_stale = True
 
@@ -160,13 +204,12 @@ class CutPaste(AnomalibModule):
             **arguments: Those of the class, beside the detector's settings.
         """
         trained = cast(_Detector, detector)
-        settings = trained.settings  # type: ignore[attr-defined]
-        names = ("image_size", "width", "updates", "learning_rate", "pretrained")
-        # The weights are there: none are to be fetched.
-        given = {name: getattr(settings, name) for name in names} | {"pretrained": False}
+        # The weights are there: none are to be fetched, so `pretrained` stays false.
+        names = ("image_size", "width", "updates", "learning_rate", "density")
+        given = {name: getattr(trained.settings, name) for name in names}
         module = cls(**given, **arguments)
         module.model.network.load_state_dict(trained.network().state_dict())
-        module.model.set_density(trained.density)
+        module.model.density.set_state(trained.density.state())
         return module.eval()
 
     @property
@@ -230,7 +273,7 @@ class CutPaste(AnomalibModule):
         with evaluating(self.model):
             embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
         self.detector.fit_density(embeddings.cpu())
-        self.model.set_density(self.detector.density)
+        self.model.density.set_state(self.detector.density.state())
         if isinstance(self.post_processor, LabelFreePostProcessor):
-            self.post_processor.fit(self.model.distances(embeddings))
+            self.post_processor.fit(self.model.density(embeddings))
         self._density_is_stale = False

@@ -12,7 +12,7 @@ __all__ = ["LabelFreePostProcessor"]
 
 
 class LabelFreePostProcessor(PostProcessor):
-    """Judges scores by those of normal images, where anomalib's own asks for labelled validation images.
+    """Sets the threshold from the scores of normal images; anomalib's own needs labelled validation images.
 
     The threshold is a quantile of the scores of normal images. Scores are brought into (0, 1), the threshold to 0.5,
     and keep their order however large they are: anomalib's own cuts them off, and its AUROC takes raw scores above 20

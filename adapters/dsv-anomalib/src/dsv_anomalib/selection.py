@@ -110,7 +110,7 @@ def select(
 
 
 def _detector(model: Model) -> tuple[str, tuple[object, ...]]:
-    """The name of the detector plugin, and the plugin itself where no package brings it."""
+    """The name of the detector plugin, and the plugin itself if no package provides it."""
     if model == "cutpaste" or model is CutPaste:
         return DETECTOR, ()
     entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)

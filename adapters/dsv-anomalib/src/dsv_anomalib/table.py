@@ -69,7 +69,7 @@ def _build_draem(
     from lightning.fabric import Fabric
 
     narrow = (reconstructive_width, discriminative_width) != (128, 64)
-    # Drawing weights takes seconds, which those that are thrown away are not worth.
+    # Initialising weights that are then replaced would waste seconds.
     weights = Fabric(accelerator="cpu").init_module(empty_init=narrow)
     # It downloads textures unless their folder exists, be it empty.
     with tempfile.TemporaryDirectory() as no_textures, weights:
@@ -92,7 +92,7 @@ def _glass_with_noise(module: Any, images: Tensor) -> Tensor:
 
 
 def _build_glass(*, pre_processor: Any, **arguments: Any) -> AnomalibModule:
-    """Glass at the size of its pre-processor, which it wants to be told a second time."""
+    """Glass at the size of its pre-processor, which must be given a second time."""
     from anomalib.models.image.glass import Glass
     from torchvision.transforms.v2 import Resize
 

@@ -89,12 +89,12 @@ class _Images(pl.LightningDataModule):
 
 
 def _batch(prepare: Callable[[Tensor], Tensor], images: list[Tensor]) -> ImageBatch:
-    # All are normal, which some models want to be told.
+    # All are normal; some models need that label.
     return ImageBatch(image=prepare(torch.stack(images)), gt_label=torch.zeros(len(images), dtype=torch.bool))
 
 
 class _Budget(pl.Callback):
-    """Ends the training after a number of batches; Lightning's steps count twice where a model has two optimisers."""
+    """Ends the training after a number of batches; Lightning counts steps twice if a model has two optimisers."""
 
     def __init__(self, updates: int, progress: Progress | None) -> None:
         self.updates = updates

@@ -17,12 +17,12 @@ class OptunaSearch(Search):
     """Candidates that Optuna's TPE sampler proposes, from all ranges and augmentations together.
 
     Attributes:
-        trials: How many candidates are tried, by everybody who shares the search.
-        batch: How many are proposed at once, and can be trained at once. Part of the search, as the executor is not:
-            what is proposed depends on what was known by then.
-        pruner: What ends a trial after a rung that promises little: "median", "halving" or "none".
+        trials: How many candidates are tried, by all machines that share the search.
+        batch: How many are proposed at once, and can be trained at once. It is a setting of the search,
+            not of the executor, because later proposals depend on it.
+        pruner: What ends an unpromising trial after a rung: "median", "halving" or "none".
         storage: Address of an Optuna storage, such as sqlite:///search.db, to share the search with other machines.
-        name: Name of the search in the storage; where None, one that equal studies have in common.
+        name: Name of the search in the storage; if None, equal studies get the same name.
     """
 
     trials: int = 20

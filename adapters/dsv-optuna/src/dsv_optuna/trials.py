@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Trials"]
 
 RUN, CANDIDATE, REASON = "run", "candidate", "reason"
-"""What is written down of a trial: who works on it, on which candidate, and why it failed where it did."""
+"""The attributes of a trial: its run folder, its candidate, and why it failed if it did."""
 
 
 class Trials:
@@ -72,7 +72,7 @@ class Trials:
             ) from error
 
     def _room(self) -> int:
-        """How many trials are still to be begun, by whomever; one that a kill left behind does not count."""
+        """How many trials are left to start, on all machines; one that a kill left behind does not count."""
         begun = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
         trials = self._study.get_trials(deepcopy=False)
         return self._settings.trials - sum(trial.state in begun or REASON in trial.user_attrs for trial in trials)
@@ -95,7 +95,7 @@ class Trials:
         )
 
     def _candidate(self, trial: BaseTrial) -> Candidate:
-        """The candidate that a trial stands for; where there are several augmentations, the choice is a part of it."""
+        """The candidate that a trial stands for; with several augmentations, it includes the choice of one."""
         spaces = self._problem.spaces
         name = next(iter(spaces)) if len(spaces) == 1 else trial.suggest_categorical("augmentation", list(spaces))
         params = {key: _suggested(trial, f"{name}.{key}", values) for key, values in spaces[name].items()}
@@ -136,7 +136,7 @@ class Trials:
         return state
 
     def _note_better_elsewhere(self) -> None:
-        """Where a shared search has its best trial in another run folder, the user should look there."""
+        """Note if the best trial of a shared search is in another run folder."""
         complete = self._study.get_trials(states=(TrialState.COMPLETE,))
         if complete:
             best = self._study.best_trial

@@ -24,11 +24,11 @@ class RayExecutor(Executor):
     """Several jobs at once, each a task of Ray: on this machine, or on a cluster.
 
     Attributes:
-        address: The cluster, such as "auto" or "10.0.0.1:6379"; where None, that of $RAY_ADDRESS, or else a Ray that
-            lives as long as this process.
+        address: The cluster, such as "auto" or "10.0.0.1:6379"; if None, that of $RAY_ADDRESS, or else a
+            new Ray on this machine, which ends with this process.
         workers: How many jobs at once; None for as many as the cluster has room for.
         num_cpus: The CPUs that Ray sets aside for a job.
-        num_gpus: The GPUs, or the share of one; None for one where the cluster has any.
+        num_gpus: The GPUs, or the share of one; None for one if the cluster has any.
         retries: How often Ray tries a job again whose worker or node died.
     """
 

@@ -105,12 +105,12 @@ def _connect(settings: RayExecutor) -> None:
     if ray.is_initialized():
         return
     address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
-    # Errors are outcomes; that of a job which nobody waits for any more is not for Ray to print over the answer.
+    # Errors are outcomes. Ray should not print that of a job whose result is no longer needed.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     own: dict[str, Any] = {"num_cpus": _own_cpus(settings), "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except Exception as error:  # Ray raises all kinds, and a bare one where a machine is too busy to start it in time
+    except Exception as error:  # Ray raises all kinds, and a bare Exception if a machine is too busy to start in time
         if own:
             raise WorkerError(
                 f"Ray does not start on this machine ({describe_error(error)}); try again when it is less busy"

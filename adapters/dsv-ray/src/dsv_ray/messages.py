@@ -17,7 +17,7 @@ Begun = Mapping[int, Sequence[str]]
 """Where each job was begun, once for each attempt."""
 
 Progress = Mapping[int, tuple[str, str]]
-"""The name and the content of each job's file of progress, where there is news."""
+"""The name and the content of each job's progress file, if it has changed."""
 
 
 class Mailbox:

@@ -1,0 +1,88 @@
+"""From maps to scores: how unusual an image is as a whole, and how unusual its most unusual places are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsv_plugins.builtin.detectors.backbone import Maps
+from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density, Gaussian
+from dsv_plugins.builtin.detectors.places import PlaceGaussian, batches
+from dsv_plugins.builtin.detectors.tail import Tail
+
+__all__ = ["Scorer"]
+
+PEAK_PLACES = 3
+"""Places of the heatmap whose mean is the local score: one alone is noise, many are blind to small defects."""
+LEAST = 1e-6
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Adds two scores, each standardised by those of the train images.
+
+    Attributes:
+        density: Models the embeddings of normal images.
+        places: Models the places of normal images.
+        scales: Mean and spread of the two scores on the train images.
+    """
+
+    density: Density
+    places: PlaceGaussian
+    scales: Tensor
+
+    @classmethod
+    def fit(cls, tail: Tail, train: Maps, *, density: str, seed: int) -> Scorer:
+        """Model normal images.
+
+        The train images' own embeddings are scored as if each had been left out: with more features than images, those
+        that were fitted seem far closer than new ones.
+        """
+        tail.local.measure_spread(train)
+        tail.standardise_by(train)
+        embeddings = tail.embed(train)
+        model, places = DENSITY_CLASSES[density].fit(embeddings), PlaceGaussian.fit(train, seed=seed)
+        unscaled = cls(model, places, torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
+        both = (unscaled._whole(model.left_out_scores(embeddings)), unscaled._local(tail, train))
+        scales = torch.stack([torch.stack([score.mean(), score.std(correction=0) + LEAST]) for score in both])
+        return cls(model, places, scales)
+
+    def score(self, tail: Tail, maps: Maps) -> Tensor:
+        """One score for each image, higher for more anomalous."""
+        both = torch.stack([self._whole(self.density.score(tail.embed(maps))), self._local(tail, maps)])
+        return ((both - self.scales[:, :1]) / self.scales[:, 1:]).sum(dim=0).float()
+
+    def heatmap(self, tail: Tail, maps: Maps) -> Tensor:
+        """How unusual each place is: what the local head makes of it, plus how rare its frozen features are there."""
+        return torch.cat([tail.local.heatmap(batch) + self.places.heatmap(batch) for batch in batches(maps)])
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors from which `from_state` makes it again."""
+        return {
+            **{f"density.{name}": value for name, value in self.density.state().items()},
+            **{f"places.{name}": value for name, value in self.places.state().items()},
+            "scales": self.scales,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], *, density: str) -> Scorer:
+        """The scorer whose `state` this is."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+        return cls(
+            DENSITY_CLASSES[density].from_state(part("density.")), PlaceGaussian(part("places.")), state["scales"]
+        )
+
+    def _whole(self, scores: Tensor) -> Tensor:
+        """Distances as logarithms, since their spread grows with them; a log-density is one already."""
+        scores = scores.double()
+        return scores.clamp(min=LEAST).log() if isinstance(self.density, Gaussian) else scores
+
+    def _local(self, tail: Tail, maps: Maps) -> Tensor:
+        places = self.heatmap(tail, maps).flatten(1).double()
+        return places.topk(min(PEAK_PLACES, places.shape[1]), dim=1).values.mean(dim=1)

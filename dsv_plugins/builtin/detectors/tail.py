@@ -1,0 +1,150 @@
+"""What is trained: the last stages of the backbone with a head that tells normal from augmented, and a local head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dsv_plugins.builtin.detectors.backbone import STAGE_INPUT, Maps
+from dsv_plugins.builtin.detectors.local_head import ChangedPlaces, LocalHead
+from dsv_plugins.builtin.detectors.places import batches, place_features
+from dsv_plugins.builtin.detectors.timm_settings import TimmSettings
+
+__all__ = ["Tail"]
+
+WEIGHT_DECAY = 1e-4
+LOCAL_RATE = 3e-3
+WARM_UP = 0.1
+"""Share of the local head's training in which its learning rate grows."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+LEAST_SHARE = 1e-3
+"""Of the deviation of all features, added to that of each: a feature that never varied must not count for much."""
+
+
+class Tail(nn.Module):
+    """The trained part of the detector.
+
+    Args:
+        stages: The last stages of the backbone, with their pretrained weights.
+        maps: Maps of any images, for their sizes.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, stages: nn.Sequential, maps: Maps) -> None:
+        super().__init__()
+        self.stages = stages
+        one = {name: values[:1].float() for name, values in maps.items()}
+        with torch.inference_mode():
+            width, features = stages(one[STAGE_INPUT]).shape[1], place_features(one).shape[-1]
+        self.head = nn.Linear(width, 1)
+        self.local = LocalHead(features)
+        embedded = width + one["stride16"].shape[1]
+        self.register_buffer("mean", torch.zeros(embedded))
+        self.register_buffer("deviation", torch.ones(embedded))
+        trained = [*self.stages.parameters(), *self.head.parameters()]
+        self._optimizer = torch.optim.AdamW(trained, weight_decay=WEIGHT_DECAY, foreach=True)
+        self._local_optimizer = torch.optim.AdamW(self.local.parameters(), weight_decay=WEIGHT_DECAY, foreach=True)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the first weights of the heads; those of the stages are pretrained."""
+        bound = 1 / math.sqrt(self.head.in_features)
+        for weights in (self.head.weight, self.head.bias):
+            nn.init.uniform_(weights, -bound, bound, generator=generator)
+        self.local.initialise(generator)
+
+    def update(
+        self, normal: Maps, copies: Maps, share: float, settings: TimmSettings, generator: torch.Generator
+    ) -> tuple[float, float]:
+        """Make one update of the last stages on a batch, and return its loss and accuracy.
+
+        Args:
+            normal: The maps of normal images.
+            copies: The maps of augmented copies.
+            share: How much of the training is behind us, for the learning rate, which falls along half a cosine.
+            settings: Batch size and learning rate.
+            generator: Draws the batch.
+        """
+        device = self.head.weight.device
+        batch = torch.cat([_drawn(maps[STAGE_INPUT], settings.batch_size, generator) for maps in (normal, copies)])
+        batch = batch.float().to(device).contiguous(memory_format=torch.channels_last)
+        target = torch.arange(2, device=device).repeat_interleave(settings.batch_size).float()
+        logits = self.head(self._pooled(batch)).squeeze(1)
+        loss = functional.binary_cross_entropy_with_logits(logits, target)
+        _step(self._optimizer, loss, settings.learning_rate * 0.5 * (1 + math.cos(math.pi * share)))
+        return loss.item(), ((logits > 0) == (target > 0)).float().mean().item()
+
+    def update_local(self, places: ChangedPlaces, share: float, updates: int, generator: torch.Generator) -> None:
+        """Make updates of the local head; its learning rate grows at first, then falls along half a cosine."""
+        device = self.head.weight.device
+        rising = min(1.0, (share + 1e-3) / WARM_UP)
+        falling = 0.5 * (1 + math.cos(math.pi * max(0.0, share - WARM_UP) / (1 - WARM_UP)))
+        for _ in range(updates):
+            features, target = places.draw(generator)
+            logits = self.local(features.to(device))
+            loss = functional.binary_cross_entropy_with_logits(logits, target.to(device))
+            _step(self._local_optimizer, loss, LOCAL_RATE * rising * falling)
+
+    @torch.inference_mode()
+    def embed(self, maps: Maps) -> Tensor:
+        """The pooled map of stride 16, joined with the pooled output of the last stages, a row for each image.
+
+        Each feature is standardised by the train images: raw, the frozen ones would drown the trained ones in every
+        distance that a selector measures.
+        """
+        return (self._joined(maps) - self.mean) / self.deviation
+
+    @torch.inference_mode()
+    def standardise_by(self, train: Maps) -> None:
+        """Take mean and deviation of the embedding from normal images."""
+        rows = self._joined(train)
+        self.mean.copy_(rows.mean(dim=0))
+        self.deviation.copy_(rows.std(dim=0, correction=0) + LEAST_SHARE * rows.std(correction=0) + 1e-9)
+
+    def _joined(self, maps: Maps) -> Tensor:
+        rows = [
+            torch.cat([batch["stride16"].mean(dim=(2, 3)), self._pooled(batch[STAGE_INPUT])], dim=1)
+            for batch in batches(maps)
+        ]
+        return torch.cat(rows)
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """What a training must keep to resume: the moments of each parameter."""
+        return {
+            f"{index}.{key}.{moment}": state[moment]
+            for index, optimizer in enumerate((self._optimizer, self._local_optimizer))
+            for key, state in optimizer.state_dict()["state"].items()
+            for moment in (*MOMENTS, "step")
+        }
+
+    def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `optimizer_state` returned."""
+        for index, optimizer in enumerate((self._optimizer, self._local_optimizer)):
+            for key, parameter in enumerate(optimizer.param_groups[0]["params"]):
+                if f"{index}.{key}.step" in tensors:
+                    optimizer.state[parameter] = {
+                        moment: tensors[f"{index}.{key}.{moment}"].clone() for moment in (*MOMENTS, "step")
+                    }
+
+    def _pooled(self, values: Tensor) -> Tensor:
+        pooled: Tensor = self.stages(values).mean(dim=(2, 3))
+        return pooled
+
+
+def _drawn(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows drawn at random, each once if there are enough."""
+    if count <= len(values):
+        return values[torch.randperm(len(values), generator=generator)[:count]]
+    return values[torch.randint(len(values), (count,), generator=generator)]
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
+    optimizer.param_groups[0]["lr"] = rate
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()

@@ -1,0 +1,65 @@
+"""Tables on a terminal: no line is wider than it, and no value is lost."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pandas as pd
+import pytest
+from known_cells import known_cells
+from rich.console import Console
+
+from dsv_plugins.bench.output import tabulate
+from dsv_plugins.bench.table import Table
+from dsv_plugins.bench.terminal import fitted
+
+
+def rendered(table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    for part in fitted(table, width):
+        console.print(part)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_wide_tables_are_split_and_have_every_value(width: int) -> None:
+    methods = [f"method-{letter}" for letter in "abcdefghijkl"]
+    values = [[row + column / 1000 for column in range(len(methods))] for row in range(len(methods))]
+    table = Table("wilcoxon", "p-values", pd.DataFrame(values, index=pd.Index(methods, name="method"), columns=methods))
+    lines = rendered(table, width)
+    assert max(map(len, lines)) <= width
+    assert lines[0].strip() == "p-values"
+    assert [line.strip() for line in lines].count("p-values (continued)") == (
+        0 if width == 200 else len(lines) // 14 - 1
+    )
+    headings = [heading for line in lines if line.startswith("method ") for heading in line.split()[1:]]
+    assert headings == methods
+    for method, row in zip(methods, values, strict=True):
+        shown = [cell for line in lines if line.startswith(f"{method} ") for cell in line.split()[1:]]
+        assert shown == [f"{number:.3f}" for number in row]
+
+
+def test_methods_are_rows_and_augmentations_columns() -> None:
+    table = next(table for table in tabulate(known_cells()) if table.name == "auc")
+    assert [line.split() for line in rendered(table, 80)[:6]] == [
+        ["Average", "AUC"],
+        ["all"],
+        ["method", "cutout", "together"],
+        ["Average", "0.600", "0.600"],
+        ["Random", "0.725", "-"],
+        ["base", "0.550", "0.550"],
+    ]
+
+
+def test_each_augmentation_has_its_own_part_of_the_choices() -> None:
+    table = next(table for table in tabulate(known_cells()) if table.name == "choices")
+    lines = [line.strip() for line in rendered(table, 200)]
+    assert lines.index("Quality of the choices: cutout") < lines.index("Quality of the choices: all together")
+    (row,) = (line.split() for line in lines if line.startswith("Random "))
+    assert row == ["Random", "0.725", "-", "1", "1", "0", "1", "1", "0.075", "0.500", "0.150", "nut"]
+
+
+def test_text_that_would_steer_the_terminal_is_spelled_out() -> None:
+    frame = pd.DataFrame({"on task": ["\x1b[31mred"], "AUC": [math.nan]}, index=pd.Index(["dsv"], name="method"))
+    assert rendered(Table("choices", "Choices", frame), 80)[-1].split() == ["dsv", "\\x1b[31mred", "-"]

@@ -1,0 +1,156 @@
+"""Which methods take part, what is measured, and how a benchmark runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, make_task
+from known_evaluations import evaluation
+
+from dsv_plugins import hookimpl
+from dsv_plugins.bench.cells import POOLED, measure
+from dsv_plugins.bench.figures import figures_page
+from dsv_plugins.bench.methods import Method, installed_methods, losses_of
+from dsv_plugins.bench.output import tabulate
+from dsv_plugins.bench.protocol import Bench
+from dsv_plugins.bench.tasks import find_tasks
+from dsv_plugins.bench.time_left import TimeLeft
+from dsv_plugins.errors import TrainingError
+from dsv_plugins.hooks.records import AugmentationPlugin, SelectorPlugin
+from dsv_plugins.hooks.registry import DISABLE_VARIABLE, build_registry
+from dsv_plugins.store.artifacts import ImageIndex, read_image_index, write_image_index
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.types import Evaluation
+
+
+class Failing:
+    def losses(self, evaluations: list[Evaluation]) -> list[float]:
+        raise RuntimeError("out of luck")
+
+
+class Short:
+    def losses(self, evaluations: list[Evaluation]) -> list[float]:
+        return [0.0]
+
+
+class Plugins:
+    @hookimpl
+    def selector(self) -> list[SelectorPlugin]:
+        return [SelectorPlugin("failing", Failing), SelectorPlugin("short", Short)]
+
+
+class Stripe:
+    """An augmentation whose one hyperparameter has no range to draw from."""
+
+    def __init__(self, shade: str) -> None:
+        self.value = {"light": 1.0, "dark": 0.0}[shade]
+
+    def __call__(self, images: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+        changed = images.clone()
+        changed[..., :4, :] = self.value
+        return changed
+
+
+class StripePlugin:
+    @hookimpl
+    def augmentation(self) -> AugmentationPlugin:
+        return AugmentationPlugin("stripe", Stripe, space={"shade": ["light", "dark"]})
+
+
+class SpotPlugin:
+    @hookimpl
+    def augmentation(self) -> AugmentationPlugin:
+        return AugmentationPlugin("spot", Stripe, space={"shade": ["dark", "light"]})
+
+
+def test_every_selector_takes_part_and_a_failing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DISABLE_VARIABLE, "*")  # whatever else is installed beside the tests
+    registry = build_registry([Plugins()])
+    methods = installed_methods(registry)
+    labels = [method.label for method in methods]
+    paper, ours = ["base", "mmd", "std", "mc", "select", "hits"], ["cosine", "energy"]
+    assert labels == [*paper, *ours, "failing", "short", "dsv", "discordance", "separability", "dsv (reference)"]
+    with_holdout = [method.label for method in installed_methods(registry, holdout=0.15)]
+    assert set(with_holdout) - set(labels) == {"pu-auc"}
+    losses, problems = losses_of(methods, [evaluation(0.01, 0), evaluation(0.02, 1)], registry)
+    assert list(losses) == [label for label in labels if label not in ("failing", "short")]
+    assert losses["dsv"] != losses["dsv (reference)"]
+    assert "out of luck" in problems[0]
+    assert "gave 1 losses for 2 candidates" in problems[1]
+
+
+def test_a_candidate_without_finite_scores_is_left_out_and_named() -> None:
+    registry = build_registry()
+    good, bad = evaluation(0.01, 0), evaluation(0.02, 1)
+    bad.scores.test[0] = math.nan
+    labels = [False] * 5 + [True] * 3
+    measured = measure(("a", "cutout", 0), [bad, good], labels, methods=[Method("dsv", "dsv")], registry=registry)
+    assert [candidate.params["patch_size"] for candidate in measured.candidates] == [0.01]
+    assert "patch_size=0.02" in measured.notes[0]
+    with pytest.raises(TrainingError, match="no candidate has test scores"):
+        measure(("a", "cutout", 0), [bad], labels, methods=[], registry=registry)
+
+
+def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(task: Path, tmp_path) -> None:
+    settings = {"plugins": (StripePlugin(),), "detector_params": TINY, "executor": "serial"}
+    said: list[str] = []
+    bench = Bench(find_tasks([task]), tmp_path / "out", ["stripe"], settings=settings)
+    result = bench.run(conduct=lambda study: study.run(), report=said.append)
+    assert not result.failures
+    (measured,) = result.cells
+    assert measured.random is None
+    assert measured.notes == [
+        "no Random run: shade has values that are not numbers, so there is no range to draw it from"
+    ]
+    assert said == ["parts, stripe, seed 0"]
+    assert "shade=light" in figures_page(result.cells, tabulate(result.cells))
+
+
+def test_the_time_left_is_estimated_from_what_appears_on_the_disk(tmp_path: Path, monkeypatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("dsv_plugins.bench.time_left.time.monotonic", lambda: now[0])
+    first, second = tmp_path / "first", tmp_path / "second"
+    for name in ("candidates/a-12", "candidates/.b-12.x.partial"):
+        (first / name).mkdir(parents=True)
+    time_left = TimeLeft({first: 3, second: 3})
+    assert time_left.missing() == 5
+    assert str(time_left) == ""
+    (first / "candidates/b-12").mkdir()
+    now[0] += 60
+    assert str(time_left) == "about 4 min left"
+    now[0] += 3600
+    assert str(time_left) == "about 4.1 h left"
+
+
+def test_each_seed_of_the_list_is_trained_and_its_images_are_prepared_once(tmp_path: Path, monkeypatch) -> None:
+    written: list[Path] = []
+
+    def counted(folder: Path, index: ImageIndex) -> None:
+        written.append(folder)
+        write_image_index(folder, index)
+
+    monkeypatch.setattr("dsv_plugins.data.dataset.write_image_index", counted)
+    settings = {"plugins": (StripePlugin(), SpotPlugin()), "detector_params": TINY, "executor": "serial"}
+    bench = Bench(
+        find_tasks([make_task(tmp_path / "parts")]),
+        tmp_path / "out",
+        ["stripe", "spot"],
+        seeds=[5, 2],
+        settings={**settings, "holdout": 0.4},
+    )
+    result = bench.run(conduct=lambda study: study.run(), report=lambda line: None)
+    assert not result.failures
+    assert [(cell.augmentation, cell.seed) for cell in result.cells] == [
+        *(("stripe", 5), ("spot", 5), (POOLED, 5)),
+        *(("stripe", 2), ("spot", 2), (POOLED, 2)),
+    ]
+    runs = {run.name: read_image_index(RunFolder(run).data) for run in (tmp_path / "out/parts").iterdir()}
+    assert set(runs) == {"stripe-5", "spot-5", "stripe-2", "spot-2"}
+    # Which images are held out depends on the seed, not on the augmentation.
+    assert runs["stripe-5"].files["holdout"] == runs["spot-5"].files["holdout"]
+    assert runs["stripe-5"].files["holdout"] != runs["stripe-2"].files["holdout"]
+    assert len(written) == 2
+    assert result.cells[0].pool != result.cells[3].pool

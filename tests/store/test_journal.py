@@ -1,0 +1,43 @@
+"""The journal of a run: one line of JSON for each event, whatever cuts a line short."""
+
+from __future__ import annotations
+
+import json
+
+from dsv_plugins.store.journal import Journal
+
+
+def names(journal: Journal) -> list[str]:
+    return [event["event"] for event in journal.events()]
+
+
+def test_a_journal_that_was_not_written_yet_is_empty(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    assert journal.events() == []
+    assert journal.seconds() == {}
+
+
+def test_it_survives_a_line_cut_short(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("started", pid=1)
+    journal.append("finished", candidate="x", seconds=1.5)
+    with journal.path.open("a") as file:
+        file.write('{"event": "fin')
+    assert names(journal) == ["started", "finished"]
+    journal.append("resumed")
+    assert names(journal) == ["started", "finished", "resumed"]
+
+
+def test_events_are_plain_json(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("failed", reason='a "quoted" line\nwith a break')
+    (line,) = journal.path.read_text().splitlines()
+    assert json.loads(line)["reason"] == 'a "quoted" line\nwith a break'
+
+
+def test_the_seconds_of_a_candidate_are_those_of_its_last_training(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("finished", candidate="x", updates=4, seconds=1.5)
+    journal.append("failed", candidate="y", reason="none")
+    journal.append("finished", candidate="x", updates=12, seconds=2.5)
+    assert journal.seconds() == {"x": 2.5}
