@@ -12,6 +12,8 @@ Matrix = NDArray[np.float64]
 
 DECIMALS = 12
 """AUCs are compared to this many: 0.9 - 0.8 and 0.8 - 0.7 are the same difference, and tied."""
+ENUMERATED_PAIRS = 13
+"""Up to this many pairs, the p-value is exact even if differences are tied, as in `scipy.stats.wilcoxon`."""
 LEAST_PAIRS = 3
 """The rank correlation of two points is always 1 or -1 and says nothing."""
 
@@ -34,7 +36,18 @@ def signed_rank_p(first: ArrayLike, second: ArrayLike) -> float:
     """
     differences = np.round(np.asarray(first, dtype=float) - np.asarray(second, dtype=float), DECIMALS)
     differences = differences[differences != 0]
-    return float(stats.wilcoxon(differences).pvalue) if len(differences) else 1.0
+    if not len(differences):
+        return 1.0
+    ranks = stats.rankdata(np.abs(differences))
+    if len(set(ranks)) == len(ranks) or len(ranks) > ENUMERATED_PAIRS:
+        return float(stats.wilcoxon(differences).pvalue)
+    # `wilcoxon` enumerates the signs of tied ranks as well, a hundred times slower.
+    signed = np.sign(differences) * ranks
+    return float(
+        stats.permutation_test(
+            (signed,), np.sum, permutation_type="samples", vectorized=True, n_resamples=np.inf
+        ).pvalue
+    )
 
 
 def p_values(aucs: ArrayLike) -> Matrix:

@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         type=_seeds,
-        default=[0],
-        help="a list of seeds, as 0,1,2: everything is trained once with each; '0' is one seed (default: 0)",
+        default="0",
+        help="a list of seeds, as 0,1,2; everything is trained once with each of them, and a single number is one seed",
     )
     parser.add_argument(
         "--thin", type=_shares, default=[], help="judge again with anomalies reduced to these shares, as 0.3,0.1,0.05"

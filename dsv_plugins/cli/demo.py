@@ -1,4 +1,4 @@
-"""Make a small inspection task from a real texture, select on it, and show what each selector's choice is worth."""
+"""Make a small inspection task from a real texture, select on it, and show the AUC of each selector's choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGER_SIZES = slice(8, None)
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("--texture", default="brick", help="brick, gravel or grass")
-    parser.add_argument("--updates", type=int, default=100, help="training updates for each candidate")
+    parser.add_argument("--updates", type=int, help="training updates of each candidate (default: the detector's own)")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")
     parser.add_argument("--out", default="dsv-demo", help="where the task and the run go")
@@ -52,16 +52,17 @@ def run(arguments: Namespace) -> int:
     registry = build_registry()
     sizes = [point["patch_size"] for point in grid(registry.get(AugmentationPlugin, "cutpaste").space)]
     train, test = split_folder(task)
+    (decides,) = Study(train, test).selectors
     study = Study(
         train,
         test,
         augmentation="cutpaste",
         grid={"patch_size": sizes[LARGER_SIZES]},
-        detector_params={"preset": "quick", "updates": arguments.updates},
-        selector=["dsv", *sorted(usable_selectors(registry, holdout=0.0) - {"dsv"})],
+        detector_params={} if arguments.updates is None else {"updates": arguments.updates},
+        selector=[decides, *sorted(usable_selectors(registry, holdout=0.0) - {decides})],
         workers=arguments.workers,
         seed=arguments.seed,
-        out=folder / f"run-{arguments.updates}",
+        out=folder / f"run-{arguments.updates or 'quick'}",
     )
     result = conduct(study, as_json=arguments.json, command=arguments.command_line)
     aucs = measure_aucs(result, labels_of(result.run))

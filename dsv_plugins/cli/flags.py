@@ -11,13 +11,15 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.hooks.records import DetectorEncoderPlugin
+from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.hooks.spaces import Range, Space, Values
 from dsv_plugins.study.settings import StudySettings
 
 __all__ = ["add_study_flags", "study_settings"]
 
 SHORTCUTS: Mapping[str, tuple[str, type, str]] = {
-    "preset": ("detector_params", str, "the detector's preset, such as quick or paper"),
+    "preset": ("detector_params", str, "a preset of the detector: quick or best; paper is the protocol of the paper"),
     "updates": ("detector_params", int, "training updates of each candidate; the shared ones grow with them"),
     "image_size": ("detector_params", int, "height and width in pixels"),
     "trials": ("search_params", int, "how many candidates to try, for searches that propose them"),
@@ -51,12 +53,31 @@ def add_study_flags(parser: ArgumentParser, *, leave_out: Collection[str] = ()) 
 
 
 def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of a study, from the flags that `add_study_flags` declared."""
-    settings = {setting.name: arguments[setting.name] for setting in _flagged(leave_out)}
+    """The settings of a study that the user gave; a study has defaults for the others.
+
+    A preset of another detector than the default one brings that detector, and the settings that go with the preset:
+    `--preset paper` is the paper's whole protocol.
+    """
+    names = [setting.name for setting in _flagged(leave_out)]
+    settings = {name: arguments[name] for name in names if arguments[name] is not None}
     for name, (owner, _, _) in SHORTCUTS.items():
-        if owner in settings and arguments[name] is not None:
-            settings[owner] = {**settings[owner], name: arguments[name]}
+        if owner in names and arguments[name] is not None:
+            settings[owner] = {**settings.get(owner, {}), name: arguments[name]}
+    if arguments.preset is not None:
+        implied = _implied_by(arguments.preset, settings.get("detector"))
+        settings = {**{name: value for name, value in implied.items() if name in names}, **settings}
     return settings
+
+
+def _implied_by(preset: str, detector: str | None) -> dict[str, Any]:
+    """The settings that go with a preset, and the detector that has it if none is given."""
+    records = build_registry().of_kind(DetectorEncoderPlugin)
+    default = next(each.default for each in fields(StudySettings) if each.name == "detector")
+    records.sort(key=lambda record: record.name != (detector or default))  # the one that is meant comes first
+    for record in records if detector is None else records[:1]:
+        if preset in record.presets:
+            return {"detector": record.name, **record.presets[preset]}
+    return {}
 
 
 def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:
@@ -66,12 +87,13 @@ def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:
 def _add(target: Any, setting: Field[Any], hint: Any, text: str) -> None:
     flag = _flag(setting.name)
     if hint is bool:
-        target.add_argument(flag, action="store_true", help=text)
+        target.add_argument(flag, action="store_true", default=None, help=text)
         return
-    default = setting.default if setting.default_factory is MISSING else setting.default_factory()
     if hint == Space:
         text = "values to try, as 'name=1,2,3 other=0:1 third=1:9:log', in place of those that the plugin suggests"
-    target.add_argument(flag, type=_parser_of(hint), default=default, help=text)
+    if setting.default not in (MISSING, None, ""):
+        text += f" (default: {setting.default})"
+    target.add_argument(flag, type=_parser_of(hint), help=text)
 
 
 def _parser_of(hint: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -74,7 +74,8 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
 
     Attributes:
         check_params: Settings with which the conformance kit can fit it in seconds, such as a small width.
-        presets: The values that its setting `preset` takes, if it has one.
+        presets: The values that its setting `preset` takes, if it has one. Each has the settings of a study that go with
+            it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
         preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
             something is missing that a training needs, such as weights. Must be quick.
     """
@@ -83,7 +84,7 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
     product: ClassVar[type[Any]] = DetectorEncoder
 
     check_params: Mapping[str, object] = field(default_factory=dict)
-    presets: Sequence[str] = ()
+    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     preflight: Callable[..., None] | None = None
 
     def first_point(self) -> dict[str, object]:

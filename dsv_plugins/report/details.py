@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.report.drawing import (
     SETS,
     coordinates,
     extremes,
     film,
+    heated_thumbnail,
     histogram,
     principal_components,
     thin,
@@ -78,7 +80,10 @@ def details(run: RunRecord, limits: Limits) -> dict[str, Any]:
     """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
     test = run.test_images()
     used: set[int] = set()
-    candidates = [_candidate(run, candidate, limits, used) for candidate in run.shown]
+    candidates = [
+        {**_candidate(run, candidate, limits, used), "heated": _heated(candidate, test, limits)}
+        for candidate in run.shown
+    ]
     return {
         "chosen": next(place for place, candidate in enumerate(run.shown) if candidate.id == run.chosen.id),
         "candidates": candidates,
@@ -105,6 +110,16 @@ def _candidate(run: RunRecord, candidate: CandidateRecord, limits: Limits, used:
         "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],
         "curve": _curve(candidate),
     }
+
+
+def _heated(candidate: CandidateRecord, test: Array, limits: Limits) -> dict[int, str]:
+    """The highest-scored test images with their hot places in red; empty if the detector cannot say where."""
+    heatmaps = candidate.heatmaps()
+    if heatmaps is None:
+        return {}
+    highest, _ = extremes(candidate.arrays()["scores.test"], limits.extremes)
+    scale = heat_scale(heatmaps)
+    return {index: heated_thumbnail(test[index], heatmaps[index], scale, limits.side) for index in highest}
 
 
 def _facts(run: RunRecord, candidate: CandidateRecord) -> list[list[str]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from PIL import Image
 
+from dsv_plugins.data.overlay import overlay
 from dsv_plugins.report.reading import Array
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "coordinates",
     "extremes",
     "film",
+    "heated_thumbnail",
     "histogram",
     "principal_components",
     "thin",
@@ -81,6 +83,11 @@ def histogram(scores: Mapping[str, Array]) -> dict[str, list[float]]:
 def thumbnail(pixels: Array, side: int) -> str:
     """A uint8 image (channels, height, width) as a small JPEG in a data address."""
     return _encoded(_small(pixels, side))
+
+
+def heated_thumbnail(pixels: Array, heat: Array, scale: tuple[float, float], side: int) -> str:
+    """The same with its hot places in red."""
+    return _encoded(_small(np.asarray(overlay(pixels, heat, scale)).transpose(2, 0, 1), side))
 
 
 def film(pixels: Array, side: int) -> str:

@@ -74,6 +74,10 @@ class CandidateRecord:
         """A few train images under its augmentation; None if it failed or the run has none."""
         return None if self.folder is None else self.folder.preview()
 
+    def heatmaps(self) -> Array | None:
+        """How unusual each place of each test image is; None if it failed or its detector cannot say."""
+        return None if self.folder is None else self.folder.heatmaps()
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:

@@ -312,6 +312,7 @@ class ModelRecord:
         params: Hyperparameters of the augmentation.
         selector: Name of the selector that chose it.
         image_size: The size at which it takes images.
+        heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
     """
 
     detector: str
@@ -320,6 +321,7 @@ class ModelRecord:
     image_size: int
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
+    heat_scale: tuple[float, float] | None = None
 
 
 def save_model(run: RunFolder, record: ModelRecord, detector: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from dsv_plugins.data.dataset import Dataset
+from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.interfaces import Executor
@@ -109,6 +110,8 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log
     """Write the selection and the chosen model."""
     selector, candidate = next(iter(result.selected)), result.choice.candidate
     write_selection(folder, as_selection(result))
+    trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
+    heatmaps = trained.heatmaps()
     record = ModelRecord(
         detector=candidate.detector,
         detector_params=dict(candidate.detector_params),
@@ -116,7 +119,7 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log
         params=dict(candidate.params),
         selector=selector,
         image_size=plan.image_size,
+        heat_scale=None if heatmaps is None else heat_scale(heatmaps),
     )
-    trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
     save_model(folder, record, trained.detector)
     log.record("selected", candidate=candidate.id, selector=selector)

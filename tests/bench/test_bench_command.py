@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, dsv, make_task
+from conftest import DETECTOR, TINY, dsv, make_task
 
 from dsv_plugins import Study
 from dsv_plugins.cli import main
@@ -23,7 +24,8 @@ SIZES = [0.02, 0.08, 0.32]
 def tiny_bench(tasks: Path, out: Path, *more: object) -> list[object]:
     """Two augmentations with three candidates each, trained one after the other in this process."""
     grid = f"patch_size={','.join(map(str, SIZES))}"
-    options = ["--augmentations", "cutout,cutpaste", "--grid", grid, "--detector-params", json.dumps(TINY)]
+    options = ["--augmentations", "cutout,cutpaste", "--grid", grid]
+    options += ["--detector", DETECTOR, "--detector-params", json.dumps(TINY)]
     options += ["--holdout", 0.4, "--thin", "0.34,0.2", "--brighten", 1.2]
     return ["bench", tasks, *options, "--executor", "serial", "--out", out, *more]
 
@@ -35,7 +37,7 @@ def finished_trainings(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, subprocess.CompletedProcess[str]]:
-    """The tasks, the folder of a benchmark on them that was killed and resumed, and the end of its output."""
+    """The tasks, the folder of a benchmark on them that was killed and resumed, and the output of the second run."""
     folder = tmp_path_factory.mktemp("bench")
     for name in ("bolt", "nut"):
         make_task(folder / "tasks" / name)
@@ -54,13 +56,13 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, subpr
     return folder / "tasks", folder / "out", dsv(*arguments)
 
 
-def test_killed_it_goes_on_and_trains_nothing_twice(benched) -> None:
+def test_a_killed_benchmark_resumes_and_trains_nothing_twice(benched) -> None:
     tasks, out, completed = benched
     assert completed.returncode == 0, completed.stderr
     trainings = finished_trainings(out)
     # Two tasks with two augmentations, each three candidates and the random run; nut's images differ by none of bolt's.
     assert len(trainings) == 2 * 2 * 4
-    assert "about" in completed.stdout
+    assert re.search(r"about \d+ (s|min) left", completed.stdout)
     again = dsv(*tiny_bench(tasks, out, "--json"))
     assert again.returncode == 0, again.stderr
     assert finished_trainings(out) == trainings
@@ -69,11 +71,11 @@ def test_killed_it_goes_on_and_trains_nothing_twice(benched) -> None:
 
 def test_the_tables_are_shown_and_written(benched) -> None:
     _, out, completed = benched
-    for title in ("Average AUC", "Average rank", "Regret and spread", "Wilcoxon", "changed test sets"):
+    for title in ("Average AUC", "Average rank", "Quality of the choices", "Wilcoxon", "changed test sets"):
         assert title in completed.stdout
     assert "all together" in completed.stdout
     page = (out / "tables.md").read_text()
-    assert "## How well the losses follow what they stand for" in page
+    assert "## How well the losses follow what they approximate" in page
     assert "left out" in page.split("## Notes")[1]
     assert "broken.png" in page.split("## Notes")[1]
     assert (out / "figures.html").stat().st_size > 1_000_000, "the library is in the page"
@@ -113,7 +115,7 @@ def test_the_choices_are_judged_again_on_changed_test_sets(benched) -> None:
     for method, row in methods.items():
         assert list(row) == ["method", *variations]
         assert row["full"] == pytest.approx(sum(cell["auc"][method] for cell in alone) / len(alone))
-    # Thinning hides anomalies from the selectors, and leaves what the candidates are worth as it is.
+    # Thinning hides anomalies from the selectors, and leaves the AUCs of the candidates as they are.
     assert methods["best"]["full"] == methods["best"]["20% anomalies"]
     assert methods["best"]["full"] != methods["best"]["normals × 1.2"]
 
@@ -125,7 +127,7 @@ def test_the_random_run_draws_from_the_range_of_the_grid_outside_the_pool(benche
     assert json.loads(evaluations[0].read_text())["candidate"]["params"] == {"patch_size": [0.02, 0.32]}
 
 
-def test_the_report_of_a_cell_shows_what_its_candidates_are_worth(benched, tmp_path) -> None:
+def test_the_report_of_a_cell_shows_the_aucs(benched, tmp_path) -> None:
     _, out, _ = benched
     cell = next(cell for cell in json.loads((out / "bench.json").read_text())["cells"] if cell["task"] == "bolt")
     aucs = json.loads((out / "bolt" / f"{cell['augmentation']}-0" / "aucs.json").read_text())
@@ -147,6 +149,7 @@ def test_losses_are_the_same_whatever_the_test_folders_are_called(benched, tmp_p
         tmp_path / "unlabelled",
         augmentation="cutout",
         grid={"patch_size": SIZES},
+        detector=DETECTOR,
         detector_params=TINY,
         selector=["dsv", "mc", "pu-auc"],
         holdout=0.4,
@@ -196,7 +199,9 @@ def test_labels_that_are_missing_everywhere_are_one_line(task, tmp_path, capsys)
     [
         (["--augmentations", "cutot"], "did you mean"),
         (["--detector-params", "{depth: 3}"], "does not take 'depth'"),
-        (["--seeds", "0"], "seeds is 0"),
+        (["--seeds", "0,1,0"], "seeds is 0,1,0; give whole numbers of at least 0, each once"),
+        (["--seeds", "3,-1"], "seeds is 3,-1"),
+        (["--seeds", ","], "seeds is empty"),
         (["--thin", "0.3,1.2"], "thin has the share 1.2"),
         (["--brighten", "0"], "brighten is 0.0"),
     ],
@@ -206,3 +211,109 @@ def test_wrong_settings_are_one_line_at_once(task, tmp_path, more, message, caps
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1
+
+
+FORMS = {"auc": ".3f", "rank": ".2f", "choices": ".3f", "wilcoxon": ".2g", "variations": ".3f"}
+TITLES = {
+    "auc": "Average AUC",
+    "rank": "Average rank",
+    "wilcoxon": "p-values of the Wilcoxon signed-rank test",
+    "variations": "Average AUC on changed test sets",
+}
+
+
+def shown_values(output: str, title: str, methods: list[str]) -> dict[str, list[str]]:
+    """The values of each row under a title, over all parts of the table."""
+    values: dict[str, list[str]] = {}
+    inside = False
+    for line in output.splitlines():
+        if not line.strip():
+            inside = False
+        elif line.strip() in (title, f"{title} (continued)"):
+            inside = True
+        elif inside:
+            label = max((method for method in methods if line.startswith(f"{method} ")), key=len, default=None)
+            if label is not None:
+                values.setdefault(label, []).extend(line[len(label) :].split())
+    return values
+
+
+def as_shown(value: object, form: str) -> str:
+    return "-" if value is None else format(value, form) if isinstance(value, float) else str(value)
+
+
+def test_tables_fit_eighty_columns_with_all_selectors_and_four_augmentations(benched, tmp_path) -> None:
+    tasks, out, _ = benched
+    shutil.copytree(out / "bolt", tmp_path / "out/bolt")
+    arguments = tiny_bench(tasks / "bolt", tmp_path / "out", "--augmentations", "cutout,cutavg,cutdiff,cutpaste")
+    completed = dsv(*arguments, COLUMNS="80")
+    assert completed.returncode == 0, completed.stderr
+    output = completed.stdout[completed.stdout.index("Average AUC") : completed.stdout.index("results in ")]
+    assert max(map(len, output.splitlines())) <= 80
+    tables = json.loads((tmp_path / "out/bench.json").read_text())["tables"]
+    pools = ["cutout", "cutavg", "cutdiff", "cutpaste", "all together"]
+    methods = [row["method"] for row in tables["wilcoxon"]]
+    selectors = {"dsv", "discordance", "separability", "dsv (reference)", "base", "mmd", "std", "mc", "select", "hits"}
+    assert set(methods) >= {"Average", "Random", "cosine", "energy", "pu-auc", *selectors}
+    labels = [*methods, "best", "worst"]
+    for name in ("auc", "rank"):
+        by_pool = {row["augmentation"]: row for row in tables[name]}
+        assert list(by_pool) == pools
+        rows = [*methods, *(["best", "worst"] if name == "auc" else [])]
+        expected = {label: [as_shown(by_pool[pool][label], FORMS[name]) for pool in pools] for label in rows}
+        assert shown_values(output, TITLES[name], labels) == expected
+    for name in ("wilcoxon", "variations"):
+        expected = {
+            row["method"]: [as_shown(value, FORMS[name]) for column, value in row.items() if column != "method"]
+            for row in tables[name]
+        }
+        assert shown_values(output, TITLES[name], labels) == expected
+    for pool in pools:
+        rows = [row for row in tables["choices"] if row["augmentation"] == pool]
+        expected = {
+            row["method"]: [
+                as_shown(value, ".2g" if column.startswith("p ") else FORMS["choices"])
+                for column, value in row.items()
+                if column not in ("augmentation", "method")
+            ]
+            for row in rows
+        }
+        assert len(expected) == len(methods) - (pool == "all together")  # which has no Random
+        assert shown_values(output, f"Quality of the choices: {pool}", labels) == expected
+
+
+def test_seeds_are_a_list(task, tmp_path, capsys) -> None:
+    config = tmp_path / "bench.yaml"
+    config.write_text("seeds: [4, 1]\n")
+    options = ["--grid", "patch_size=0.08", "--augmentations", "cutout"]
+    for given, expected in ((["--config", config], [4, 1]), (["--seeds", "1"], [1]), (["--seeds", "1,4"], [1, 4])):
+        arguments = tiny_bench(task, tmp_path / "out", *options, *given, "--json")
+        assert main([*map(str, arguments)]) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert content["settings"]["seeds"] == expected
+        assert [cell["seed"] for cell in content["cells"]] == expected
+        has_spread = content["tables"]["choices"][0]["± over seeds"] is not None
+        assert has_spread == (len(expected) > 1)
+    assert len(finished_trainings(tmp_path / "out")) == 2 * 2, "each seed once, with its random run"
+
+
+@pytest.mark.parametrize("seeds", ["0,1.5", "three", "0:3"])
+def test_seeds_that_are_no_list_of_numbers_are_one_line(task, tmp_path, capsys, seeds) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, tiny_bench(task, tmp_path / "out", "--seeds", seeds))])
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert f"'{seeds}' is not a list of seeds, as in 0,1,2" in errors
+    assert errors.count("\n") == 1
+
+
+def test_pandas_is_imported_by_the_benchmark_only() -> None:
+    program = (
+        "import sys, dsv_plugins, dsv_plugins.cli\n"
+        "try: dsv_plugins.cli.main(['bench', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print('pandas' in sys.modules)"
+    )
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert completed.stdout.endswith("\nFalse\n"), completed.stderr
+    assert "--seeds SEEDS" in completed.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, make_task
+from conftest import DETECTOR, TINY, make_task
 from known_evaluations import evaluation
 
 from dsv_plugins import hookimpl
@@ -16,6 +16,7 @@ from dsv_plugins.bench.figures import figures_page
 from dsv_plugins.bench.methods import Method, installed_methods, losses_of
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.protocol import Bench
+from dsv_plugins.bench.reuse import reuse_work
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.errors import TrainingError
@@ -23,6 +24,7 @@ from dsv_plugins.hooks.records import AugmentationPlugin, SelectorPlugin
 from dsv_plugins.hooks.registry import DISABLE_VARIABLE, build_registry
 from dsv_plugins.store.artifacts import ImageIndex, read_image_index, write_image_index
 from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.study import Study
 from dsv_plugins.types import Evaluation
 
 
@@ -95,7 +97,7 @@ def test_a_candidate_without_finite_scores_is_left_out_and_named() -> None:
 
 
 def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(task: Path, tmp_path) -> None:
-    settings = {"plugins": (StripePlugin(),), "detector_params": TINY, "executor": "serial"}
+    settings = {"plugins": (StripePlugin(),), "detector": DETECTOR, "detector_params": TINY, "executor": "serial"}
     said: list[str] = []
     bench = Bench(find_tasks([task]), tmp_path / "out", ["stripe"], settings=settings)
     result = bench.run(conduct=lambda study: study.run(), report=said.append)
@@ -133,7 +135,12 @@ def test_each_seed_of_the_list_is_trained_and_its_images_are_prepared_once(tmp_p
         write_image_index(folder, index)
 
     monkeypatch.setattr("dsv_plugins.data.dataset.write_image_index", counted)
-    settings = {"plugins": (StripePlugin(), SpotPlugin()), "detector_params": TINY, "executor": "serial"}
+    settings = {
+        "plugins": (StripePlugin(), SpotPlugin()),
+        "detector": DETECTOR,
+        "detector_params": TINY,
+        "executor": "serial",
+    }
     bench = Bench(
         find_tasks([make_task(tmp_path / "parts")]),
         tmp_path / "out",
@@ -154,3 +161,26 @@ def test_each_seed_of_the_list_is_trained_and_its_images_are_prepared_once(tmp_p
     assert runs["stripe-5"].files["holdout"] != runs["stripe-2"].files["holdout"]
     assert len(written) == 2
     assert result.cells[0].pool != result.cells[3].pool
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_shared_starts_and_frozen_features_are_reused_within_a_task(tmp_path: Path, monkeypatch, links: bool) -> None:
+    if not links:
+
+        def refused(source: str, target: str) -> None:
+            raise OSError("no links here")
+
+        monkeypatch.setattr("dsv_plugins.bench.reuse.os.link", refused)
+    there, run = tmp_path / "parts/cutout-0", tmp_path / "parts/cutavg-0"
+    finished = {"shared/start-1/detector/weights": "a", "frozen/part-1/train/early.npy": "b"}
+    unfinished = {"shared/.start-2.x.partial/weights": "c", "frozen/part-1/.test.x.partial/early.npy": "d"}
+    own = {"shared/start-3/detector/weights": "e"}
+    other = {"shared/start-3/detector/weights": "not copied over it"}
+    for folder, files in ((there, finished | unfinished | other), (run, own)):
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text(content)
+    reuse_work(Study(tmp_path, tmp_path, augmentation="cutavg", out=run))
+    files = [file for file in run.rglob("*") if file.is_file()]
+    assert {str(file.relative_to(run)): file.read_text() for file in files} == {**finished, **own}
+    assert {(run / name).stat().st_nlink for name in finished} == {2 if links else 1}

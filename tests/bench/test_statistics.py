@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_cells import oracle_ranks, oracle_signed_rank_p
+from scipy import stats
 
 from dsv_plugins.bench.statistics import average_ranks, p_values, rank_correlation, signed_rank_p, spread
 
@@ -75,3 +76,12 @@ def test_rank_correlation_leaves_out_what_is_not_finite() -> None:
 def test_spread_is_the_sample_standard_deviation() -> None:
     assert spread([1.0, 3.0]) == pytest.approx(math.sqrt(2))
     assert math.isnan(spread([1.0]))
+
+
+@pytest.mark.parametrize("pairs", [12, 13, 14, 40])
+def test_signed_rank_p_is_scipys_with_ties_and_without(pairs: int) -> None:
+    generator = np.random.default_rng(pairs)
+    without_ties, with_ties = generator.normal(0.2, 1, pairs), generator.choice([-3, -2, -1, 1, 2, 3, 4], pairs) / 8
+    for differences in (without_ties, with_ties):
+        expected = stats.wilcoxon(differences).pvalue
+        assert signed_rank_p(differences, np.zeros(pairs)) == pytest.approx(expected, rel=1e-9)

@@ -38,17 +38,20 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("flushes", [2, 17, 38])
-def test_killed_in_the_middle_of_writing_it_resumes_to_the_same_bytes(finished, tmp_path, flushes):
-    """Flushes happen between writing and renaming, so a kill there leaves half-written things behind."""
+@pytest.mark.parametrize(("flushes", "trained"), [(2, 0), (17, 0), (38, 2)])
+def test_killed_in_the_middle_of_writing_it_resumes_to_the_same_bytes(finished, tmp_path, flushes, trained):
+    """Flushes happen between writing and renaming: the images, the first and the last candidate are half-written."""
     task, undisturbed, _ = finished
     arguments = [*map(str, tiny_select(task, tmp_path / "run"))]
     killed = subprocess.run([sys.executable, "-c", KILL_AT_NTH_FLUSH, str(flushes), *arguments], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "run").rglob(".*.partial"))) == 1
     before = finished_candidates(tmp_path / "run")
+    assert len(before) == trained
     assert dsv(*arguments).returncode == 0
+    assert not list((tmp_path / "run").rglob(".*.partial"))
     after = finished_candidates(tmp_path / "run")
-    assert len(after) == len(set(after)), "a finished candidate was trained again"
+    assert len(after) == len(set(after)) == 3, "a finished candidate was trained again"
     assert after[: len(before)] == before
     assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
 

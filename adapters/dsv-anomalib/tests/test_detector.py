@@ -51,11 +51,14 @@ def _offline(monkeypatch):
     monkeypatch.setattr(lightning_model, "download_and_extract", fail)
 
 
-@pytest.mark.parametrize("name", ["draem", "glass"])
-def test_conformance(name):
-    failed = {outcome.check for outcome in run_checks(RECORDS[f"anomalib-{name}"]) if outcome.failed}
+@pytest.mark.parametrize(
+    ("name", "may_fail"),
     # At Draem's learning rate, twenty updates teach it next to nothing.
-    assert failed <= {"scores_anomalies_higher"}
+    [("draem", {"scores_anomalies_higher"}), ("glass", set())],
+)
+def test_conformance(name, may_fail):
+    failed = {outcome.check for outcome in run_checks(RECORDS[f"anomalib-{name}"]) if outcome.failed}
+    assert failed <= may_fail
 
 
 def test_draem_is_embedded_by_its_discriminative_encoder(draem):

@@ -19,9 +19,10 @@ import torch
 from dsv_plugins import Candidate, ExecutorPlugin, build_registry
 from dsv_plugins.data.dataset import prepare
 from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.training.job import Job
+from dsv_plugins.training.job import Job, train_candidate
 
 ENGINES = ("processes", "ray")
+DETECTOR = "cutpaste-resnet18"
 SMALL = {"image_size": 16, "width": 1, "updates": 1, "batch_size": 2}
 SMALL_CANDIDATES = 20
 TRAINED = {"image_size": 64, "width": 16, "batch_size": 32}
@@ -63,7 +64,10 @@ def jobs_in(folder: Path, settings: dict[str, object], count: int) -> list[Job]:
     run.progress.mkdir(parents=True)
     prepare(images[:80], images[80:], run.data, size=size)
     sizes = [0.02 + 0.6 * index / count for index in range(count)]
-    return [Job(folder, Candidate("cutpaste", {"patch_size": size}, detector_params=settings)) for size in sizes]
+    return [
+        Job(folder, Candidate("cutpaste", {"patch_size": size}, detector=DETECTOR, detector_params=settings))
+        for size in sizes
+    ]
 
 
 def timed(executor: object, jobs: list[Job]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from dsv_plugins import InputError
 from dsv_plugins.builtin.detectors.weights import DEFAULT_BACKBONE
 from dsv_plugins.transforms import best_device, resized
 
-__all__ = ["Backbone", "Maps"]
+__all__ = ["STAGE_INPUT", "Backbone", "Maps", "load_backbone"]
 
 Maps = Mapping[str, Tensor]
 """What the frozen part makes of images, by name: half precision, (images, channels, height, width)."""
@@ -29,6 +30,13 @@ BATCH = 16
 """Images at once on a CPU. Activations of 8 to 16 stay in the cache, which makes them twice as fast as 64."""
 FOLDING_ERROR = 1e-2
 """Largest change of an output, relative to the largest, that folding may make; more means that it went wrong."""
+
+
+@functools.lru_cache(maxsize=1)
+def load_backbone(name: str, weights: str | None, image_size: int, trained_stages: int) -> Backbone:
+    """The backbone; a process that trains one candidate after the other loads it once."""
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced at once
+        return Backbone(name, weights, image_size, trained_stages)
 
 
 class Backbone:

@@ -62,7 +62,6 @@ class CutPasteTimm(DetectorEncoder):
         self.settings = settings
         self.image_size = settings.image_size
         self.updates = settings.updates
-        self._backbone: Backbone | None = None
         self._known = WeakIdKeyDictionary()
         self._tail: Tail | None = None
         self._scorer: Scorer | None = None
@@ -98,12 +97,10 @@ class CutPasteTimm(DetectorEncoder):
 
     @property
     def _network(self) -> Backbone:
-        if self._backbone is None:
-            from dsv_plugins.builtin.detectors.backbone import Backbone
+        from dsv_plugins.builtin.detectors.backbone import load_backbone
 
-            settings = self.settings
-            self._backbone = Backbone(settings.backbone, settings.weights, settings.image_size, settings.trained_stages)
-        return self._backbone
+        settings = self.settings
+        return load_backbone(settings.backbone, settings.weights, settings.image_size, settings.trained_stages)
 
     # ------------------------------------------------------------------
     # Training
@@ -189,7 +186,8 @@ class CutPasteTimm(DetectorEncoder):
     def _new_tail(self, maps: Maps) -> Tail:
         from dsv_plugins.builtin.detectors.tail import Tail
 
-        return Tail(self._network.trained_part(), maps)
+        with torch.random.fork_rng(devices=[]):  # the heads' first weights are drawn again, from the seed
+            return Tail(self._network.trained_part(), maps)
 
     # ------------------------------------------------------------------
     # What it makes of images

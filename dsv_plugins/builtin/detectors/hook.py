@@ -17,7 +17,7 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=timm_settings.cutpaste_timm,
             summary="A pretrained network fine-tuned to tell normal from augmented images, with heatmaps",
             check_params={"image_size": 64, "updates": 10, "batch_size": 8},
-            presets=tuple(timm_settings.PRESETS),
+            presets={name: {} for name in timm_settings.PRESETS},
             preflight=timm_settings.check_timm,
         ),
         DetectorEncoderPlugin(
@@ -25,6 +25,6 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=resnet18_settings.cutpaste_resnet18,
             summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
             check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
-            presets=tuple(resnet18_settings.PRESETS),
+            presets={"quick": {}, "paper": {"selector": "dsv"}},
         ),
     ]

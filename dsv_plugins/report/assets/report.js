@@ -88,11 +88,11 @@
     Plotly.react("curve", [trace], layout({ xaxis: { title: { text: "update" } }, yaxis: { rangemode: "tozero" } }), config);
   }
 
-  function showImages(id, images) {
+  function showImages(id, images, heated = {}) {
     element(id).replaceChildren(...images.map(([index, score]) => {
       const cell = document.createElement("div");
       const image = document.createElement("img");
-      image.src = data.thumbnails[index];
+      image.src = heated[index] ?? data.thumbnails[index];
       image.alt = image.title = data.files[index];
       cell.append(image, String(score));
       return cell;
@@ -119,7 +119,7 @@
     drawEmbedding(candidate);
     drawHistogram(candidate);
     drawCurve(candidate);
-    showImages("highest", candidate.highest);
+    showImages("highest", candidate.highest, candidate.heated);
     showImages("lowest", candidate.lowest);
   }
 
