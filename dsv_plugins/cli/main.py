@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from dsv_plugins.cli import bench, check, demo, plugins, report, score, select
-from dsv_plugins.cli.terminal import Terminal
+from dsv_plugins.cli.terminal import Terminal, any_name_printable
 from dsv_plugins.errors import DSVError, describe_error, one_line
 
 __all__ = ["main"]
@@ -58,16 +58,16 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 the work failed, 2 the call was wrong."""
-    terminal = Terminal()
-    try:
-        given = list(sys.argv[1:] if argv is None else argv)
-        parser, runs = _build_parser()
-        arguments = parser.parse_args(given)
-        own = arguments[arguments.command]
-        own.command_line = shlex.join(["dsv", *given])
-        return _run(arguments.command, runs[arguments.command], own)
-    finally:
-        terminal.flush()
+    with any_name_printable():
+        try:
+            given = list(sys.argv[1:] if argv is None else argv)
+            parser, runs = _build_parser()
+            arguments = parser.parse_args(given)
+            own = arguments[arguments.command]
+            own.command_line = shlex.join(["dsv", *given])
+            return _run(arguments.command, runs[arguments.command], own)
+        finally:
+            Terminal().flush()
 
 
 def _run(command: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:

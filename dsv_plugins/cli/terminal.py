@@ -6,22 +6,20 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from dsv_plugins.errors import one_line
 
-__all__ = ["Terminal", "literal", "plugin_output_to_stderr"]
+__all__ = ["Terminal", "any_name_printable", "literal", "plugin_output_to_stderr"]
 
 
 class Terminal(Console):
     """The standard output. When its reader, such as `head`, has gone, the command still ends with its own exit code."""
 
     def __init__(self) -> None:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            # A name that the terminal's encoding lacks must not end the command.
-            sys.stdout.reconfigure(errors="backslashreplace")
         super().__init__(highlight=False)
 
     def print_json_object(self, content: object) -> None:
@@ -39,6 +37,21 @@ class Terminal(Console):
         """Write the rest nowhere; rich would exit at once, and with 1."""
         with contextlib.suppress(SystemExit):
             super().on_broken_pipe()
+
+
+@contextlib.contextmanager
+def any_name_printable() -> Iterator[None]:
+    """Spell out what the terminal's encoding lacks inside the block: an image's name must not end the command."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        yield
+        return
+    stream, errors = sys.stdout, sys.stdout.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, OSError):  # its reader may have gone, and the stream with it
+            stream.reconfigure(errors=errors)
 
 
 def literal(text: str, style: str = "") -> Text:

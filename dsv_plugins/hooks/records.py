@@ -74,8 +74,8 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
 
     Attributes:
         check_params: Settings with which the conformance kit can fit it in seconds, such as a small width.
-        presets: The values that its setting `preset` takes, if it has one. Each has the settings of a study that go with
-            it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
+        presets: The values that its setting `preset` takes, if it has one, each with the settings of a study that go
+            with it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
         preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
             something is missing that a training needs, such as weights. Must be quick.
     """

@@ -24,7 +24,7 @@ from dsv_plugins.report.drawing import (
 )
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 
-__all__ = ["Limits", "details"]
+__all__ = ["DrawingLimits", "details"]
 
 MOST_POINTS, POINTS_IN_ALL = 300, 20_000
 TSNE_POINTS, TSNE_CANDIDATES = 60, 17
@@ -34,7 +34,7 @@ THUMBNAIL_SIDE, SMALL_SIDE = 96, 48
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DrawingLimits:
     """How much is drawn.
 
     Attributes:
@@ -50,7 +50,7 @@ class Limits:
     tsne: frozenset[str]
 
     @classmethod
-    def of(cls, run: RunRecord) -> Limits:
+    def of(cls, run: RunRecord) -> DrawingLimits:
         """What suits the size of a run."""
         count = max(1, len(run.shown))
         large = count > LARGE_RUN
@@ -62,7 +62,7 @@ class Limits:
             tsne=frozenset(list(dict.fromkeys(ids))[:TSNE_CANDIDATES]),
         )
 
-    def told(self, run: RunRecord) -> list[str]:
+    def notes(self, run: RunRecord) -> list[str]:
         """What is left out, a sentence each."""
         notes = []
         rows = len(run.test_files)
@@ -76,7 +76,7 @@ class Limits:
         return notes
 
 
-def details(run: RunRecord, limits: Limits) -> dict[str, Any]:
+def details(run: RunRecord, limits: DrawingLimits) -> dict[str, Any]:
     """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
     test = run.test_images()
     used: set[int] = set()
@@ -93,7 +93,7 @@ def details(run: RunRecord, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _candidate(run: RunRecord, candidate: CandidateRecord, limits: Limits, used: set[int]) -> dict[str, Any]:
+def _candidate(run: RunRecord, candidate: CandidateRecord, limits: DrawingLimits, used: set[int]) -> dict[str, Any]:
     arrays = candidate.arrays()
     embeddings = {name: arrays[f"embeddings.{name}"] for name in SETS}
     scores = {name: arrays[f"scores.{name}"] for name in SETS if f"scores.{name}" in arrays}
@@ -112,7 +112,7 @@ def _candidate(run: RunRecord, candidate: CandidateRecord, limits: Limits, used:
     }
 
 
-def _heated(candidate: CandidateRecord, test: Array, limits: Limits) -> dict[int, str]:
+def _heated(candidate: CandidateRecord, test: Array, limits: DrawingLimits) -> dict[int, str]:
     """The highest-scored test images with their hot places in red; empty if the detector cannot say where."""
     heatmaps = candidate.heatmaps()
     if heatmaps is None:
@@ -142,7 +142,7 @@ def _curve(candidate: CandidateRecord) -> list[list[float]]:
     return [[update for update, _ in finite], [float(f"{loss:.4g}") for _, loss in finite]]
 
 
-def _film(candidate: CandidateRecord, limits: Limits) -> str | None:
+def _film(candidate: CandidateRecord, limits: DrawingLimits) -> str | None:
     images = candidate.preview()
     return None if images is None else film(images, limits.side * 3 // 4)
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from dsv_plugins.report.charts import panels
-from dsv_plugins.report.details import Limits, details
+from dsv_plugins.report.details import DrawingLimits, details
 from dsv_plugins.report.reading import read_run
 from dsv_plugins.report.summary import agreement, answer, pool_aucs
 from dsv_plugins.store.folder import RunFolder, write_text
@@ -36,7 +36,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         StoreError: The run folder has no selection, a file of it is damaged, or the page cannot be written.
     """
     record = read_run(run)
-    limits = Limits.of(record)
+    limits = DrawingLimits.of(record)
     figures = panels(record)
     content = {**details(record, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
     scripts = [Markup(script) for script in (get_plotlyjs(), _asset("report.js"))]  # noqa: S704 — ours, not data
@@ -49,7 +49,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         agreement=agreement(record),
         aucs=pool_aucs(record),
         titles=[figure.layout.title.text for figure in figures],
-        limits=limits.told(record),
+        limits=limits.notes(record),
         films=content.pop("films"),
         style=Markup(_asset("report.css")),  # noqa: S704 — ours, not data
         scripts=scripts,

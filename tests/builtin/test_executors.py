@@ -181,7 +181,7 @@ class Early(Executor):
     def warmed_up(self, prepare):
         print("torch" in sys.modules)
         prepare()
-        print("torch" in sys.modules, "lightning" in sys.modules)
+        print("torch" in sys.modules, "timm" in sys.modules)
         yield
 
 class Plugins:

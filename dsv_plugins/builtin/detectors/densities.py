@@ -33,9 +33,10 @@ class Density(Protocol):
 class Gaussian:
     """One Gaussian with the Ledoit–Wolf covariance; the score is the Mahalanobis distance."""
 
-    def __init__(self, mean: Tensor, precision: Tensor) -> None:
+    def __init__(self, mean: Tensor, precision: Tensor, shrinkage: float = 0.0) -> None:
         self.mean = mean
         self.precision = precision
+        self.shrinkage = shrinkage
 
     @classmethod
     def fit(cls, embeddings: Tensor) -> Gaussian:
@@ -47,7 +48,8 @@ class Gaussian:
         spread = (rows - mean).square().sum()
         if len(rows) < 2 or spread <= torch.finfo(torch.float32).eps ** 2 * rows.square().sum():
             return cls(mean, torch.eye(rows.shape[1], dtype=rows.dtype))
-        return cls(mean, torch.from_numpy(LedoitWolf().fit(rows.numpy()).precision_))
+        fitted = LedoitWolf().fit(rows.numpy())
+        return cls(mean, torch.from_numpy(fitted.precision_), float(fitted.shrinkage_))
 
     def score(self, embeddings: Tensor) -> Tensor:
         """The Mahalanobis distance to the mean."""
@@ -61,14 +63,11 @@ class Gaussian:
         The shrinkage stays that of all rows. A row that was fitted seems closer than a new one like it: with more
         features than rows, by far.
         """
-        from sklearn.covariance import ledoit_wolf
-
         count = len(embeddings)
         if count < 3:
             return self.score(embeddings)
-        shrinkage = ledoit_wolf(embeddings.double().numpy())[1]
         squared = self.score(embeddings).double().square()
-        remaining = (1 - (1 - shrinkage) * squared / (count - 1)).clamp(min=1e-3)
+        remaining = (1 - (1 - self.shrinkage) * squared / (count - 1)).clamp(min=1e-3)
         distances: Tensor = (squared / remaining).sqrt().float() * (count / (count - 1))
         return distances
 

@@ -13,7 +13,7 @@ from dsv_plugins.builtin.detectors.backbone import Maps
 __all__ = ["PlaceGaussian", "batches", "place_features"]
 
 BATCH = 32
-SAMPLED_PLACES = 20_000
+SAMPLED_PLACES = 5_000
 """Enough for a covariance of a few hundred features."""
 SPREAD_FLOOR = 0.5
 """Of the spread of all places, added to that of each: a place that never varied must not turn noise into an alarm."""

@@ -17,8 +17,8 @@ __all__ = ["Processes", "Serial"]
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 
-ACCELERATOR_DEVICES = ("nvidia*", "dxg", "kfd", "dri/renderD*", "accel*", "davinci*")
-"""Of NVIDIA, of Windows below Linux, of AMD, of Intel and all that draws, of Habana and others, of Ascend."""
+ACCELERATORS = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/accel")
+"""Where Linux shows a GPU: NVIDIA's, one of Windows below Linux, AMD's, and others."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,10 @@ def executor() -> list[ExecutorPlugin]:
 
 
 def _default_workers() -> int:
-    if _has_accelerator_device():
+    # Importing torch takes seconds, so it is asked only if there may be an accelerator.
+    if sys.platform != "linux" or any(Path(device).exists() for device in ACCELERATORS):
         import torch
 
         if torch.accelerator.is_available():
             return max(1, torch.accelerator.device_count())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _has_accelerator_device() -> bool:
-    """Whether to ask torch, whose import takes seconds: on Linux every accelerator shows as a device."""
-    return sys.platform != "linux" or any(
-        path for pattern in ACCELERATOR_DEVICES for path in Path("/dev").glob(pattern)
-    )

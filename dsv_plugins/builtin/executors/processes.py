@@ -78,20 +78,17 @@ def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Workers that are kept for the next caller, unless the block ends with an exception."""
-    pool = _reusable_pool(workers)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=True, kill_workers=True)
-        raise
-
-
-def _reusable_pool(workers: int) -> ProcessPoolExecutor:
-    # Loky replaces a worker that has grown, and takes the libraries of a training for a leak.
-    warnings.filterwarnings("ignore", "A worker was restarted", UserWarning)
-    return get_reusable_executor(
+    pool = get_reusable_executor(
         max_workers=workers, timeout=IDLE_SECONDS, initializer=_prepare_worker, initargs=(os.getpid(),)
     )
+    with warnings.catch_warnings():
+        # Loky replaces a worker that has grown, and takes the libraries of a training for a leak.
+        warnings.filterwarnings("ignore", "A worker was restarted", UserWarning)
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=True, kill_workers=True)
+            raise
 
 
 def _submitted(
