@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-pu-auc bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -15,7 +15,7 @@ help:
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
-	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-pu-auc, bench-ray: measurements"
+	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-detectors, bench-pu-auc, bench-ray: measurements"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -59,7 +59,7 @@ test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
-bench-losses bench-augmentations bench-training bench-study bench-pu-auc: $(READY)
+bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
 bench-ray: $(ADAPTERS_READY)

@@ -36,5 +36,5 @@ def overlay(pixels: Array, heat: Array, scale: tuple[float, float]) -> Image.Ima
     channels = np.asarray(pixels)
     image = Image.fromarray(channels[0] if len(channels) == 1 else channels[:3].transpose(1, 2, 0)).convert("RGB")
     strength = np.clip((np.asarray(heat, dtype=np.float32) - scale[0]) / (scale[1] - scale[0]), 0, 1) * STRONGEST
-    mask = Image.fromarray((strength * 255).astype(np.uint8)).resize(image.size, Image.Resampling.BICUBIC)
+    mask = Image.fromarray((strength * 255).astype(np.uint8)).resize(image.size, Image.Resampling.BILINEAR)
     return Image.composite(Image.new("RGB", image.size, COLOUR), image, mask)

@@ -141,8 +141,8 @@ class CutPasteTimm(DetectorEncoder):
     ) -> None:
         from dsv_plugins.builtin.detectors.local_head import ChangedPlaces
 
-        copies, changes = self._augmented_copies(images, augmentation)
-        places = ChangedPlaces(maps, copies, changes)
+        copies, shares = self._augmented_copies(images, augmentation)
+        places = ChangedPlaces(maps, copies, shares)
         if self._completed == 0:
             tail.local.standardise_by(places.normal)
         tail.to(best_device())
@@ -163,11 +163,13 @@ class CutPasteTimm(DetectorEncoder):
                 progress(self._completed, self.updates, loss)
         tail.to("cpu")
 
-    def _augmented_copies(self, images: Tensor, augmentation: Augmentation) -> tuple[Maps, list[Tensor]]:
-        """The maps of augmented copies, and for each pixel of a copy how far it is from the original.
+    def _augmented_copies(self, images: Tensor, augmentation: Augmentation) -> tuple[Maps, Tensor]:
+        """The maps of augmented copies, and the share of changed pixels at each of their places.
 
         No more copies than the updates look at, of images drawn at random: a large train set takes no longer.
         """
+        from dsv_plugins.builtin.detectors.local_head import changed_shares
+
         settings = self.settings
         count = min(settings.copies * len(images), settings.updates * settings.batch_size)
         seeds = (derived_seed(self._seed, part) for part in (COPIED, COPIES))
@@ -175,13 +177,14 @@ class CutPasteTimm(DetectorEncoder):
         rounds = math.ceil(count / len(images))
         order = torch.cat([torch.randperm(len(images), generator=drawing) for _ in range(rounds)])[:count]
         parts: list[Maps] = []
-        changes: list[Tensor] = []
+        shares: list[Tensor] = []
         for chosen in torch.split(order, AUGMENT_BATCH):
             normal = as_float(images[chosen]).float()
             augmented = augmentation(normal, generator=augmenting)
-            changes += (augmented - normal).abs().amax(dim=1)
             parts.append(self._network.maps(augmented))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, changes
+            height, width = parts[-1]["stride8"].shape[-2:]
+            shares.append(changed_shares(normal, augmented, (height, width)))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, torch.cat(shares)
 
     def _new_tail(self, maps: Maps) -> Tail:
         from dsv_plugins.builtin.detectors.tail import Tail

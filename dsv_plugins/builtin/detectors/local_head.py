@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.nn import functional
 from dsv_plugins.builtin.detectors.backbone import Maps
 from dsv_plugins.builtin.detectors.places import batches, place_features
 
-__all__ = ["ChangedPlaces", "LocalHead"]
+__all__ = ["ChangedPlaces", "LocalHead", "changed_shares"]
 
 HIDDEN = 64
 PLACES = 2048
@@ -49,9 +48,9 @@ class LocalHead(nn.Module):
 
     def standardise_by(self, places: Tensor) -> None:
         """Take mean and deviation of the features from normal places."""
-        parts = [part.float() for part in torch.split(places, PLACES * 8)]
-        self.mean.copy_(torch.stack([part.sum(dim=0) for part in parts]).sum(dim=0) / len(places))
-        squares = torch.stack([(part - self.mean).square().sum(dim=0) for part in parts]).sum(dim=0)
+        parts = torch.split(places, PLACES * 8)  # single precision for some at a time
+        self.mean.copy_(torch.stack([part.float().sum(dim=0) for part in parts]).sum(dim=0) / len(places))
+        squares = torch.stack([(part.float() - self.mean).square().sum(dim=0) for part in parts]).sum(dim=0)
         self.deviation.copy_((squares / len(places)).sqrt() + 1e-6)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -71,21 +70,25 @@ class LocalHead(nn.Module):
         return logits / self.spread
 
 
+def changed_shares(images: Tensor, copies: Tensor, size: tuple[int, int]) -> Tensor:
+    """The share of changed pixels at each place: (copies, height, width)."""
+    changed = (copies - images).abs().amax(dim=1, keepdim=True) > CHANGED_PIXEL
+    return functional.adaptive_avg_pool2d(changed.float(), size).squeeze(1)
+
+
 class ChangedPlaces:
     """Places to train on: those of normal images, and those of augmented copies that are changed or unchanged.
 
     Args:
         normal: The maps of normal images.
         copies: The maps of augmented copies.
-        changes: For each copy, the largest difference of a pixel's channels from the original: (height, width) each.
+        shares: What `changed_shares` says of the copies.
     """
 
-    def __init__(self, normal: Maps, copies: Maps, changes: Sequence[Tensor]) -> None:
+    def __init__(self, normal: Maps, copies: Maps, shares: Tensor) -> None:
         self.normal = _flat(normal)
         self._copies = _flat(copies)
-        height, width = normal["stride8"].shape[-2:]
-        changed = torch.stack([change > CHANGED_PIXEL for change in changes[:MOST_IMAGES]]).float()
-        shares = functional.adaptive_avg_pool2d(changed[:, None], (height, width)).flatten()
+        shares = shares[:MOST_IMAGES].flatten()
         self._changed = (shares > CHANGED_SHARE).nonzero().flatten()
         if len(self._changed) == 0:  # patches may be smaller than a place
             self._changed = (shares > 0).nonzero().flatten()

@@ -1,0 +1,137 @@
+"""Heatmaps from the command line and in the report, and presets that bring their detector."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import DETECTOR, TINY, dsv, make_task, texture
+from PIL import Image
+
+from dsv_plugins import Result, select
+from dsv_plugins.data.overlay import heat_scale, overlay
+
+SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+DEFECT = slice(40, 56), slice(8, 24)
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task whose defects all lie in one corner."""
+    folder = tmp_path_factory.mktemp("task")
+    for part, count in (("train/good", 16), ("test/unknown", 8)):
+        (folder / part).mkdir(parents=True)
+        for index in range(count):
+            image = texture(index + 100 * (part != "train/good"), size=64)
+            if part != "train/good" and index % 2:
+                image[DEFECT] = 255
+            Image.fromarray(image).save(folder / part / f"{index}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(spoiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return select(
+        spoiled / "train/good",
+        spoiled / "test",
+        grid={"patch_size": [0.05]},
+        detector_params=SMALL,
+        executor="serial",
+        out=tmp_path_factory.mktemp("run") / "run",
+    )
+
+
+def redness(picture: Image.Image) -> np.ndarray:
+    pixels = np.asarray(picture.convert("RGB")).astype(float)
+    return pixels[..., 0] - pixels[..., 1]
+
+
+def test_score_writes_an_overlay_for_each_image(spoiled: Path, result: Result, tmp_path: Path):
+    scored = dsv("score", result.run, spoiled / "test", "--heatmaps", tmp_path / "heat", "--json")
+    assert scored.returncode == 0, scored.stderr
+    assert len(json.loads(scored.stdout)) == 8
+    written = sorted((tmp_path / "heat").glob("*.png"))
+    assert [file.name for file in written] == [f"unknown-{index}.png" for index in range(8)]
+    for index in (1, 3, 5, 7):
+        red = redness(Image.open(written[index]))
+        assert red[DEFECT].mean() > 3 * red[:32, 32:].mean()
+
+
+def test_equal_names_do_not_overwrite_each_other(spoiled: Path, result: Result, tmp_path: Path):
+    twins = []
+    for parent in ("one", "two"):
+        folder = tmp_path / parent / "same"
+        folder.mkdir(parents=True)
+        (folder / "0.png").write_bytes((spoiled / "test/unknown/0.png").read_bytes())
+        twins.append(folder)
+    assert dsv("score", result.run, *twins, "--heatmaps", tmp_path / "heat").returncode == 0
+    assert sorted(file.name for file in (tmp_path / "heat").iterdir()) == ["same-0-2.png", "same-0.png"]
+
+
+def test_the_report_shows_where(result: Result):
+    page = result.report().read_text()
+    data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S)[1])
+    (candidate,) = data["candidates"]
+    assert {int(index) for index in candidate["heated"]} == {index for index, _ in candidate["highest"]}
+    for index, address in candidate["heated"].items():
+        heated = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+        plain = Image.open(io.BytesIO(base64.b64decode(data["thumbnails"][index].partition(",")[2])))
+        assert redness(heated).max() > redness(plain).max() + 20
+
+
+def test_a_detector_without_heatmaps_is_one_line(tmp_path: Path):
+    task = make_task(tmp_path / "task")
+    made = select(
+        task / "train/good",
+        task / "test",
+        grid={"patch_size": [0.1]},
+        detector=DETECTOR,
+        detector_params=TINY,
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    scored = dsv("score", made.run, task / "test", "--heatmaps", tmp_path / "heat")
+    assert scored.returncode == 2
+    assert scored.stderr == f"dsv score: the detector {DETECTOR!r} has no heatmaps; leave --heatmaps out\n"
+
+
+def test_an_overlay_is_red_where_it_is_hot_and_unchanged_where_it_is_not():
+    pixels = np.full((3, 32, 32), 90, np.uint8)
+    heat = np.zeros((4, 4))
+    heat[0, 0] = 5.0
+    drawn = np.asarray(overlay(pixels, heat, (1.0, 5.0))).astype(int)
+    assert drawn[1, 1].tolist() == pytest.approx([181, 51, 51], abs=2)  # 65 % of (230, 30, 30) over 90
+    assert (drawn[16:, 16:] == 90).all()
+
+
+def test_the_scale_ends_near_the_hottest_place():
+    heat = np.linspace(0, 100, 10_001).reshape(1, 73, 137)
+    assert heat_scale(heat) == (pytest.approx(50), pytest.approx(99.9))
+    assert heat_scale(np.zeros((2, 3, 3)))[1] > 0  # or colours would be divided by zero
+
+
+@pytest.mark.parametrize(
+    ("flags", "detector", "selector"),
+    [
+        ([], "cutpaste-timm", "energy"),
+        (["--preset", "best"], "cutpaste-timm", "energy"),
+        (["--preset", "paper"], "cutpaste-resnet18", "dsv"),
+        (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc"),
+        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "energy"),
+    ],
+)
+def test_a_preset_brings_its_detector_and_what_goes_with_it(flags, detector, selector, spoiled: Path):
+    from jsonargparse import ArgumentParser
+
+    from dsv_plugins import Study
+    from dsv_plugins.cli.flags import add_study_flags, study_settings
+
+    parser = ArgumentParser()
+    add_study_flags(parser)
+    study = Study(spoiled / "train", spoiled / "test", **study_settings(parser.parse_args(flags)))
+    assert (study.detector, study.selectors) == (detector, (selector,))
