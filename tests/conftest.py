@@ -92,7 +92,7 @@ def dsv(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
 def tiny_select(task: Path, run: Path, *more: object) -> list[object]:
     """The arguments of a selection of three candidates that takes seconds: starting workers would take longer."""
     options = ["--grid", "patch_size=0.02,0.08,0.32", "--detector", DETECTOR, "--detector-params", json.dumps(TINY)]
-    return ["select", task, *options, "--executor", "serial", "--out", run, *more]
+    return ["select", task, *options, "--selector", "dsv", "--executor", "serial", "--out", run, *more]
 
 
 @pytest.fixture(scope="session")

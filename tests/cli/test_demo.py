@@ -78,4 +78,5 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     scores = json.loads(dsv("score", run, tmp_path / "brick-0/task/test", "--json").stdout)
     labels = ["/test/good/" not in entry["file"] for entry in scores]
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
-    assert result["auc"]["chosen"]["dsv"] == pytest.approx(auc, abs=1e-6)
+    deciding = next(iter(result["selected"]))  # the selector whose choice is kept as the model
+    assert result["auc"]["chosen"][deciding] == pytest.approx(auc, abs=1e-6)

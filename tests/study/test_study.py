@@ -39,7 +39,7 @@ GRID = {"patch_size": [0.02, 0.08, 0.32]}
 
 def tiny(task: Path, out: Path, **settings) -> Study:
     detector = {"detector": DETECTOR, "detector_params": TINY}
-    settings = {"grid": GRID, "executor": "serial", **detector, **settings}
+    settings = {"grid": GRID, "selector": "dsv", "executor": "serial", **detector, **settings}
     return Study(task / "train", task / "test", out=out, **settings)
 
 
