@@ -504,8 +504,8 @@ BROKEN_SEARCHES = [
     Broken("returns_what_got_the_whole_budget", search(from_nowhere), along=None),
     Broken("stays_in_the_search_spaces", search(outside)),
     Broken("repeats_itself", search(by_the_dice)),
-    Broken("goes_on_without_those_that_fail", search(keeps_failures), along=None),
-    Broken("takes_a_detector_that_tells_no_budget", search(lambda problem: problem.evaluate(problem.grid(), 90, None))),
+    Broken("continues_without_those_that_fail", search(keeps_failures), along=None),
+    Broken("takes_a_detector_without_a_budget", search(lambda problem: problem.evaluate(problem.grid(), 90, None))),
 ]
 
 # ---------------------------------------------------------------------------

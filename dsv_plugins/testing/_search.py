@@ -88,7 +88,7 @@ def repeats_itself(subject: _Subject) -> None:
     demand(first.calls == second.calls, "asked for other candidates the second time; draw by the problem's seed alone")
 
 
-def goes_on_without_those_that_fail(subject: _Subject) -> None:
+def continues_without_those_that_fail(subject: _Subject) -> None:
     """A candidate that fails is not returned, and is no error, even if all fail."""
     trainer = _Trainer(fails=lambda candidate: candidate.params["size"] < 0.15)  # type: ignore[operator]
     found = subject.search(trainer)
@@ -97,7 +97,7 @@ def goes_on_without_those_that_fail(subject: _Subject) -> None:
     demand(not subject.search(_Trainer(fails=lambda candidate: True)), "returned something although all failed")
 
 
-def takes_a_detector_that_tells_no_budget(subject: _Subject) -> None:
+def takes_a_detector_without_a_budget(subject: _Subject) -> None:
     """Unless the record says that the budget is spent in parts, a budget of None is passed on."""
     assert isinstance(subject.record, SearchPlugin)
     if not subject.record.parts:
@@ -114,8 +114,8 @@ SUITE = Suite(
         returns_what_got_the_whole_budget,
         stays_in_the_search_spaces,
         repeats_itself,
-        goes_on_without_those_that_fail,
-        takes_a_detector_that_tells_no_budget,
+        continues_without_those_that_fail,
+        takes_a_detector_without_a_budget,
     ),
 )
 
