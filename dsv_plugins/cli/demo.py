@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
     registry = build_registry()
     sizes = [point["patch_size"] for point in grid(registry.get(AugmentationPlugin, "cutpaste").space)]
     train, test = split_folder(task)
-    (decides,) = Study(train, test).selectors
+    (decides,) = Study(train, test).selectors  # the default
     study = Study(
         train,
         test,

@@ -76,7 +76,7 @@ class StudySettings:
     detector: str = field(default="cutpaste-timm", metadata=DETECTOR)
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
     holdout: float = field(default=0.0, metadata=SELECTION)
-    selector: str | Sequence[str] = field(default="energy", metadata=SELECTION | FREE)
+    selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)
     seed: int = field(default=0, metadata=SELECTION)
     executor: str = field(default="processes", metadata=EXECUTION | FREE)
     executor_params: Mapping[str, object] = field(default_factory=dict, metadata=EXECUTION | FREE)

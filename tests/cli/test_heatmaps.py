@@ -118,11 +118,11 @@ def test_the_scale_ends_near_the_hottest_place():
 @pytest.mark.parametrize(
     ("flags", "detector", "selector"),
     [
-        ([], "cutpaste-timm", "energy"),
-        (["--preset", "best"], "cutpaste-timm", "energy"),
+        ([], "cutpaste-timm", "cosine"),
+        (["--preset", "best"], "cutpaste-timm", "cosine"),
         (["--preset", "paper"], "cutpaste-resnet18", "dsv"),
         (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc"),
-        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "energy"),
+        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "cosine"),
     ],
 )
 def test_a_preset_brings_its_detector_and_what_goes_with_it(flags, detector, selector, spoiled: Path):
