@@ -125,6 +125,7 @@ def test_a_choice_that_is_not_concentrated_comes_with_a_warning(tmp_path, streng
     result = select(
         *(grey_images(8, seed) for seed in (0, 1)),
         grid={"strength": [strength]},
+        selector="dsv",
         plugins=(BrightnessPlugins(),),
         out=tmp_path / "run",
         observer=recorder,
