@@ -226,9 +226,9 @@ class EvaluationFolder:
 
 
 def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
-    """Write frozen features, an array each. Channels come last on the disk, as convolutions like them in memory."""
+    """Write frozen features, an array each."""
     for name, values in features.items():
-        np.save(folder / f"{name}.npy", values.movedim(1, -1).contiguous().numpy())
+        np.save(folder / f"{name}.npy", values.numpy())
 
 
 def load_features(folder: Path) -> dict[str, Tensor]:
@@ -239,7 +239,7 @@ def load_features(folder: Path) -> dict[str, Tensor]:
     for file in sorted(folder.glob("*.npy")):
         with _reading(file):
             # Copy-on-write: torch warns of read-only memory, and nobody writes.
-            loaded[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).movedim(-1, 1)
+            loaded[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
     return loaded
 
 

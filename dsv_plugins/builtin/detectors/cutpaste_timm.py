@@ -34,7 +34,7 @@ from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import as_float, best_device
 
 if TYPE_CHECKING:  # timm comes with these
-    from dsv_plugins.builtin.detectors.backbone import Backbone, Maps
+    from dsv_plugins.builtin.detectors.backbone import Backbone, FrozenFeatures
     from dsv_plugins.builtin.detectors.scorer import Scorer
     from dsv_plugins.builtin.detectors.tail import Tail
 
@@ -76,23 +76,24 @@ class CutPasteTimm(DetectorEncoder):
 
     def warm_up(self) -> None:
         """Import what a training needs."""
-        importlib.import_module("dsv_plugins.builtin.detectors.scorer")
+        for module in ("dsv_plugins.builtin.detectors.scorer", "sklearn.covariance"):
+            importlib.import_module(module)
 
     # ------------------------------------------------------------------
     # The frozen part
     # ------------------------------------------------------------------
 
-    def frozen_features(self, images: Tensor) -> Maps:
-        """The maps of images, of any size, as uint8 or in [0, 1]."""
+    def frozen_features(self, images: Tensor) -> FrozenFeatures:
+        """What the frozen part makes of images, of any size, as uint8 or in [0, 1]."""
         check_images(images)
-        return self._network.maps(images)
+        return self._network.features(images)
 
-    def reuse_features(self, images: Tensor, features: Maps) -> None:
-        """Take the maps of exactly these images from there, from now on."""
+    def reuse_features(self, images: Tensor, features: FrozenFeatures) -> None:
+        """Take the features of exactly these images from there, from now on."""
         self._known[images] = features
 
-    def _maps(self, images: Tensor) -> Maps:
-        known: Maps | None = self._known.get(images)  # type: ignore[no-untyped-call]
+    def _features(self, images: Tensor) -> FrozenFeatures:
+        known: FrozenFeatures | None = self._known.get(images)  # type: ignore[no-untyped-call]
         return self.frozen_features(images) if known is None else known
 
     @property
@@ -119,37 +120,37 @@ class CutPasteTimm(DetectorEncoder):
         from dsv_plugins.builtin.detectors.scorer import Scorer
 
         check_images(images)
-        maps = self._maps(images)
+        features = self._features(images)
         if self._tail is None:
-            self._seed, self._tail = seed, self._new_tail(maps)
+            self._seed, self._tail = seed, self._new_tail(features)
             self._tail.initialise(torch.Generator().manual_seed(derived_seed(seed, WEIGHTS)))
         elif self._seed != seed:
             raise InputError(f"this training began with seed {self._seed} and cannot resume with seed {seed}")
         target = min(self.updates, self.updates if updates is None else updates)
         if self._completed < target:
-            self._train(self._tail, target, images, maps, augmentation, progress)
-        self._scorer = Scorer.fit(self._tail, maps, density=self.settings.density, seed=seed)
+            self._train(self._tail, target, images, features, augmentation, progress)
+        self._scorer = Scorer.fit(self._tail, features, density=self.settings.density, seed=seed)
 
     def _train(
         self,
         tail: Tail,
         target: int,
         images: Tensor,
-        maps: Maps,
+        features: FrozenFeatures,
         augmentation: Augmentation,
         progress: Progress | None,
     ) -> None:
         from dsv_plugins.builtin.detectors.local_head import ChangedPlaces
 
         copies, shares = self._augmented_copies(images, augmentation)
-        places = ChangedPlaces(maps, copies, shares)
+        places = ChangedPlaces(features, copies, shares)
         if self._completed == 0:
-            tail.local.standardise_by(places.normal)
+            tail.local.standardise_by(features)
         tail.to(best_device())
         while self._completed < target:
             generator = torch.Generator().manual_seed(derived_seed(self._seed, UPDATES, self._completed))
             share = self._completed / self.updates
-            loss, accuracy = tail.update(maps, copies, share, self.settings, generator)
+            loss, accuracy = tail.update(features, copies, share, self.settings, generator)
             if places.can_be_learned:
                 tail.update_local(places, share, self.settings.local_updates, generator)
             self._completed += 1
@@ -163,11 +164,12 @@ class CutPasteTimm(DetectorEncoder):
                 progress(self._completed, self.updates, loss)
         tail.to("cpu")
 
-    def _augmented_copies(self, images: Tensor, augmentation: Augmentation) -> tuple[Maps, Tensor]:
-        """The maps of augmented copies, and the share of changed pixels at each of their places.
+    def _augmented_copies(self, images: Tensor, augmentation: Augmentation) -> tuple[FrozenFeatures, Tensor]:
+        """The frozen features of augmented copies, and the share of changed pixels at each of their places.
 
         No more copies than the updates look at, of images drawn at random: a large train set takes no longer.
         """
+        from dsv_plugins.builtin.detectors.backbone import PLACES
         from dsv_plugins.builtin.detectors.local_head import changed_shares
 
         settings = self.settings
@@ -176,21 +178,20 @@ class CutPasteTimm(DetectorEncoder):
         drawing, augmenting = (torch.Generator().manual_seed(seed) for seed in seeds)
         rounds = math.ceil(count / len(images))
         order = torch.cat([torch.randperm(len(images), generator=drawing) for _ in range(rounds)])[:count]
-        parts: list[Maps] = []
+        parts: list[dict[str, Tensor]] = []
         shares: list[Tensor] = []
         for chosen in torch.split(order, AUGMENT_BATCH):
             normal = as_float(images[chosen]).float()
             augmented = augmentation(normal, generator=augmenting)
-            parts.append(self._network.maps(augmented))
-            height, width = parts[-1]["stride8"].shape[-2:]
-            shares.append(changed_shares(normal, augmented, (height, width)))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, torch.cat(shares)
+            parts.append(self._network.features(augmented))
+            shares.append(changed_shares(normal, augmented, parts[-1][PLACES].shape[1:3]))
+        return {name: torch.cat([part.pop(name) for part in parts]) for name in list(parts[0])}, torch.cat(shares)
 
-    def _new_tail(self, maps: Maps) -> Tail:
+    def _new_tail(self, features: FrozenFeatures) -> Tail:
         from dsv_plugins.builtin.detectors.tail import Tail
 
         with torch.random.fork_rng(devices=[]):  # the heads' first weights are drawn again, from the seed
-            return Tail(self._network.trained_part(), maps)
+            return Tail(self._network.trained_part(), features)
 
     # ------------------------------------------------------------------
     # What it makes of images
@@ -198,17 +199,17 @@ class CutPasteTimm(DetectorEncoder):
 
     def encode(self, images: Tensor) -> Tensor:
         """Embed images: the pooled map of stride 16, joined with the pooled output of the trained stages."""
-        return self._fitted[0].embed(self._maps(images))
+        return self._fitted[0].embed(self._features(images))
 
     def score(self, images: Tensor) -> Tensor:
         """How unusual each image is as a whole, plus how unusual its most unusual places are."""
         tail, scorer = self._fitted
-        return scorer.score(tail, self._maps(images))
+        return scorer.score(tail, self._features(images))
 
     def heatmap(self, images: Tensor) -> Tensor:
         """How unusual each place is, at an eighth of the image size: (images, height, width)."""
         tail, scorer = self._fitted
-        return scorer.heatmap(tail, self._maps(images))
+        return scorer.heatmap(tail, self._features(images))
 
     @property
     def _fitted(self) -> tuple[Tail, Scorer]:
@@ -250,7 +251,7 @@ class CutPasteTimm(DetectorEncoder):
         progress = read_progress(folder, asdict(self.settings))
         with readable(folder / TENSORS_FILE) as file:
             parts = by_prefix(load_file(file))
-            tail = self._new_tail(self._network.maps(torch.zeros(1, 3, self.image_size, self.image_size)))
+            tail = self._new_tail(self._network.features(torch.zeros(1, 3, self.image_size, self.image_size)))
             tail.load_state_dict(parts["tail"])
             tail.load_optimizer_state(parts.get("optimizer", {}))
             scorer = Scorer.from_state(parts["scorer"], density=self.settings.density)

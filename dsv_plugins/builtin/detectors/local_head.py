@@ -8,20 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dsv_plugins.builtin.detectors.backbone import Maps
-from dsv_plugins.builtin.detectors.places import batches, place_features
+from dsv_plugins.builtin.detectors.backbone import FINE_PLACES, PLACES, FrozenFeatures
+from dsv_plugins.builtin.detectors.places import batches
 
-__all__ = ["ChangedPlaces", "LocalHead", "changed_shares"]
+__all__ = ["ChangedPlaces", "LocalHead", "changed_shares", "local_features"]
 
 HIDDEN = 64
-PLACES = 2048
+DRAWN_PLACES = 2048
 """In one update: half of them changed by the augmentation, half not."""
 CHANGED_PIXEL = 8 / 255
 """From which difference on a pixel counts as changed."""
 CHANGED_SHARE = 0.1
 """Of a place's pixels, from which on the place counts as changed; less is neither changed nor unchanged."""
 MOST_IMAGES = 400
-"""Images whose places are kept in memory, of each kind."""
+"""Images whose places are drawn from, of each kind."""
 
 
 class LocalHead(nn.Module):
@@ -46,12 +46,14 @@ class LocalHead(nn.Module):
                 nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
                 nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
-    def standardise_by(self, places: Tensor) -> None:
-        """Take mean and deviation of the features from normal places."""
-        parts = torch.split(places, PLACES * 8)  # single precision for some at a time
-        self.mean.copy_(torch.stack([part.float().sum(dim=0) for part in parts]).sum(dim=0) / len(places))
-        squares = torch.stack([(part.float() - self.mean).square().sum(dim=0) for part in parts]).sum(dim=0)
-        self.deviation.copy_((squares / len(places)).sqrt() + 1e-6)
+    @torch.inference_mode()
+    def standardise_by(self, train: FrozenFeatures) -> None:
+        """Take mean and deviation of the features from the places of normal images."""
+        count = train[PLACES].shape[:-1].numel()
+        sums = [local_features(batch).sum(dim=(0, 1, 2)) for batch in batches(train)]
+        self.mean.copy_(torch.stack(sums).sum(dim=0) / count)
+        squares = [(local_features(batch) - self.mean).square().sum(dim=(0, 1, 2)) for batch in batches(train)]
+        self.deviation.copy_((torch.stack(squares).sum(dim=0) / count).sqrt() + 1e-6)
 
     def forward(self, features: Tensor) -> Tensor:
         """The logits of places, whatever the leading dimensions."""
@@ -59,34 +61,39 @@ class LocalHead(nn.Module):
         return logits.squeeze(-1)
 
     @torch.inference_mode()
-    def measure_spread(self, train: Maps) -> None:
+    def measure_spread(self, train: FrozenFeatures) -> None:
         """Take the unit of the heatmap from the logits of normal images."""
-        self.spread.copy_(torch.cat([self(place_features(batch)).flatten() for batch in batches(train)]).std() + 1e-6)
+        self.spread.copy_(torch.cat([self(local_features(batch)).flatten() for batch in batches(train)]).std() + 1e-6)
 
     @torch.inference_mode()
-    def heatmap(self, maps: Maps) -> Tensor:
+    def heatmap(self, features: FrozenFeatures) -> Tensor:
         """The logits in units of their spread on normal images, at stride 8."""
-        logits: Tensor = self(place_features(maps))
+        logits: Tensor = self(local_features(features))
         return logits / self.spread
 
 
-def changed_shares(images: Tensor, copies: Tensor, size: tuple[int, int]) -> Tensor:
+def local_features(features: FrozenFeatures) -> Tensor:
+    """What the local head sees of each place: (images, height, width, features)."""
+    return torch.cat([features[PLACES], features[FINE_PLACES]], dim=-1)
+
+
+def changed_shares(images: Tensor, copies: Tensor, places: torch.Size) -> Tensor:
     """The share of changed pixels at each place: (copies, height, width)."""
     changed = (copies - images).abs().amax(dim=1, keepdim=True) > CHANGED_PIXEL
-    return functional.adaptive_avg_pool2d(changed.float(), size).squeeze(1)
+    return functional.adaptive_avg_pool2d(changed.float(), (places[0], places[1])).squeeze(1)
 
 
 class ChangedPlaces:
     """Places to train on: those of normal images, and those of augmented copies that are changed or unchanged.
 
     Args:
-        normal: The maps of normal images.
-        copies: The maps of augmented copies.
+        normal: The features of normal images.
+        copies: The features of augmented copies.
         shares: What `changed_shares` says of the copies.
     """
 
-    def __init__(self, normal: Maps, copies: Maps, shares: Tensor) -> None:
-        self.normal = _flat(normal)
+    def __init__(self, normal: FrozenFeatures, copies: FrozenFeatures, shares: Tensor) -> None:
+        self._normal = _flat(normal)
         self._copies = _flat(copies)
         shares = shares[:MOST_IMAGES].flatten()
         self._changed = (shares > CHANGED_SHARE).nonzero().flatten()
@@ -101,21 +108,25 @@ class ChangedPlaces:
 
     def draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Features and targets of one update."""
-        half = PLACES // 2
+        half = DRAWN_PLACES // 2
         of_copies = half // 2 if len(self._unchanged) else 0
 
-        def drawn(places: Tensor, count: int) -> Tensor:
-            return places[torch.randint(len(places), (count,), generator=generator)]
+        def drawn(places: int, count: int) -> Tensor:
+            return torch.randint(places, (count,), generator=generator)
 
         rows = [
-            self._copies[drawn(self._changed, half)],
-            drawn(self.normal, half - of_copies),
-            self._copies[drawn(self._unchanged, of_copies)] if of_copies else self._copies[:0],
+            _rows(self._copies, self._changed[drawn(len(self._changed), half)]),
+            _rows(self._normal, drawn(len(self._normal[0]), half - of_copies)),
         ]
+        if of_copies:
+            rows.append(_rows(self._copies, self._unchanged[drawn(len(self._unchanged), of_copies)]))
         return torch.cat(rows).float(), torch.cat([torch.ones(half), torch.zeros(half)])
 
 
-def _flat(maps: Maps) -> Tensor:
-    """The places of the first images, a row each."""
-    some = {name: values[:MOST_IMAGES] for name, values in maps.items()}
-    return torch.cat([place_features(batch).flatten(0, 2).half() for batch in batches(some)])
+def _flat(features: FrozenFeatures) -> list[Tensor]:
+    """The places of the first images, a row each; views, so that features in a file stay there."""
+    return [features[name][:MOST_IMAGES].flatten(0, 2) for name in (PLACES, FINE_PLACES)]
+
+
+def _rows(places: list[Tensor], chosen: Tensor) -> Tensor:
+    return torch.cat([part[chosen] for part in places], dim=1)

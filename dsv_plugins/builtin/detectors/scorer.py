@@ -1,4 +1,4 @@
-"""From maps to scores: how unusual an image is as a whole, and how unusual its most unusual places are."""
+"""From features to scores: how unusual an image is as a whole, and how unusual its most unusual places are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dsv_plugins.builtin.detectors.backbone import Maps
+from dsv_plugins.builtin.detectors.backbone import FrozenFeatures
 from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density, Gaussian
 from dsv_plugins.builtin.detectors.places import PlaceGaussian, batches
 from dsv_plugins.builtin.detectors.tail import Tail
@@ -35,7 +35,7 @@ class Scorer:
     scales: Tensor
 
     @classmethod
-    def fit(cls, tail: Tail, train: Maps, *, density: str, seed: int) -> Scorer:
+    def fit(cls, tail: Tail, train: FrozenFeatures, *, density: str, seed: int) -> Scorer:
         """Model normal images.
 
         The train images' own embeddings are scored as if each had been left out: with more features than images, those
@@ -50,14 +50,14 @@ class Scorer:
         scales = torch.stack([torch.stack([score.mean(), score.std(correction=0) + LEAST]) for score in both])
         return cls(model, places, scales)
 
-    def score(self, tail: Tail, maps: Maps) -> Tensor:
+    def score(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """One score for each image, higher for more anomalous."""
-        both = torch.stack([self._whole(self.density.score(tail.embed(maps))), self._local(tail, maps)])
+        both = torch.stack([self._whole(self.density.score(tail.embed(features))), self._local(tail, features)])
         return ((both - self.scales[:, :1]) / self.scales[:, 1:]).sum(dim=0).float()
 
-    def heatmap(self, tail: Tail, maps: Maps) -> Tensor:
+    def heatmap(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """How unusual each place is: what the local head makes of it, plus how rare its frozen features are there."""
-        return torch.cat([tail.local.heatmap(batch) + self.places.heatmap(batch) for batch in batches(maps)])
+        return torch.cat([tail.local.heatmap(batch) + self.places.heatmap(batch) for batch in batches(features)])
 
     def state(self) -> dict[str, Tensor]:
         """The tensors from which `from_state` makes it again."""
@@ -83,6 +83,6 @@ class Scorer:
         scores = scores.double()
         return scores.clamp(min=LEAST).log() if isinstance(self.density, Gaussian) else scores
 
-    def _local(self, tail: Tail, maps: Maps) -> Tensor:
-        places = self.heatmap(tail, maps).flatten(1).double()
+    def _local(self, tail: Tail, features: FrozenFeatures) -> Tensor:
+        places = self.heatmap(tail, features).flatten(1).double()
         return places.topk(min(PEAK_PLACES, places.shape[1]), dim=1).values.mean(dim=1)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dsv_plugins.builtin.detectors.backbone import STAGE_INPUT, Maps
-from dsv_plugins.builtin.detectors.local_head import ChangedPlaces, LocalHead
-from dsv_plugins.builtin.detectors.places import batches, place_features
+from dsv_plugins.builtin.detectors.backbone import POOLED, STAGE_INPUT, FrozenFeatures
+from dsv_plugins.builtin.detectors.local_head import ChangedPlaces, LocalHead, local_features
+from dsv_plugins.builtin.detectors.places import batches
 from dsv_plugins.builtin.detectors.timm_settings import TimmSettings
 
 __all__ = ["Tail"]
@@ -30,21 +30,21 @@ class Tail(nn.Module):
 
     Args:
         stages: The last stages of the backbone, with their pretrained weights.
-        maps: Maps of any images, for their sizes.
+        features: Frozen features of any images, for their sizes.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, stages: nn.Sequential, maps: Maps) -> None:
+    def __init__(self, stages: nn.Sequential, features: FrozenFeatures) -> None:
         super().__init__()
         self.stages = stages
-        one = {name: values[:1].float() for name, values in maps.items()}
+        one = {name: values[:1].float() for name, values in features.items()}
         with torch.inference_mode():
-            width, features = stages(one[STAGE_INPUT]).shape[1], place_features(one).shape[-1]
+            width = stages(one[STAGE_INPUT]).shape[1]
         self.head = nn.Linear(width, 1)
-        self.local = LocalHead(features)
-        embedded = width + one["stride16"].shape[1]
+        self.local = LocalHead(local_features(one).shape[-1])
+        embedded = width + one[POOLED].shape[1]
         self.register_buffer("mean", torch.zeros(embedded))
         self.register_buffer("deviation", torch.ones(embedded))
         trained = [*self.stages.parameters(), *self.head.parameters()]
@@ -59,20 +59,25 @@ class Tail(nn.Module):
         self.local.initialise(generator)
 
     def update(
-        self, normal: Maps, copies: Maps, share: float, settings: TimmSettings, generator: torch.Generator
+        self,
+        normal: FrozenFeatures,
+        copies: FrozenFeatures,
+        share: float,
+        settings: TimmSettings,
+        generator: torch.Generator,
     ) -> tuple[float, float]:
         """Make one update of the last stages on a batch, and return its loss and accuracy.
 
         Args:
-            normal: The maps of normal images.
-            copies: The maps of augmented copies.
+            normal: The features of normal images.
+            copies: The features of augmented copies.
             share: How much of the training is behind us, for the learning rate, which falls along half a cosine.
             settings: Batch size and learning rate.
             generator: Draws the batch.
         """
         device = self.head.weight.device
-        batch = torch.cat([_drawn(maps[STAGE_INPUT], settings.batch_size, generator) for maps in (normal, copies)])
-        batch = batch.float().to(device).contiguous(memory_format=torch.channels_last)
+        batch = torch.cat([_drawn(images[STAGE_INPUT], settings.batch_size, generator) for images in (normal, copies)])
+        batch = batch.float().to(device)
         target = torch.arange(2, device=device).repeat_interleave(settings.batch_size).float()
         logits = self.head(self._pooled(batch)).squeeze(1)
         loss = functional.binary_cross_entropy_with_logits(logits, target)
@@ -91,27 +96,25 @@ class Tail(nn.Module):
             _step(self._local_optimizer, loss, LOCAL_RATE * rising * falling)
 
     @torch.inference_mode()
-    def embed(self, maps: Maps) -> Tensor:
+    def embed(self, features: FrozenFeatures) -> Tensor:
         """The pooled map of stride 16, joined with the pooled output of the last stages, a row for each image.
 
         Each feature is standardised by the train images: raw, the frozen ones would drown the trained ones in every
         distance that a selector measures.
         """
-        return (self._joined(maps) - self.mean) / self.deviation
+        return (self._joined(features) - self.mean) / self.deviation
 
     @torch.inference_mode()
-    def standardise_by(self, train: Maps) -> None:
+    def standardise_by(self, train: FrozenFeatures) -> None:
         """Take mean and deviation of the embedding from normal images."""
         rows = self._joined(train)
         self.mean.copy_(rows.mean(dim=0))
         self.deviation.copy_(rows.std(dim=0, correction=0) + LEAST_SHARE * rows.std(correction=0) + 1e-9)
 
-    def _joined(self, maps: Maps) -> Tensor:
-        rows = [
-            torch.cat([batch["stride16"].mean(dim=(2, 3)), self._pooled(batch[STAGE_INPUT])], dim=1)
-            for batch in batches(maps)
-        ]
-        return torch.cat(rows)
+    def _joined(self, features: FrozenFeatures) -> Tensor:
+        return torch.cat(
+            [torch.cat([batch[POOLED], self._pooled(batch[STAGE_INPUT])], dim=1) for batch in batches(features)]
+        )
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """What a training must keep to resume: the moments of each parameter."""
@@ -132,7 +135,7 @@ class Tail(nn.Module):
                     }
 
     def _pooled(self, values: Tensor) -> Tensor:
-        pooled: Tensor = self.stages(values).mean(dim=(2, 3))
+        pooled: Tensor = self.stages(values.contiguous(memory_format=torch.channels_last)).mean(dim=(2, 3))
         return pooled
 
 

@@ -20,7 +20,7 @@ import dsv_plugins.backbones
 from dsv_plugins import AugmentationPlugin, DetectorEncoderPlugin, InputError, build_registry, select
 from dsv_plugins.builtin.detectors import backbone, weights
 from dsv_plugins.builtin.detectors.densities import Gaussian, Kernel
-from dsv_plugins.builtin.detectors.places import PlaceGaussian, place_features
+from dsv_plugins.builtin.detectors.places import PlaceGaussian
 from dsv_plugins.store.folder import RunFolder
 
 SMALL = {"image_size": 64, "updates": 12, "batch_size": 8, "copies": 1}
@@ -140,15 +140,30 @@ def test_a_backbone_without_maps_at_those_strides_is_refused(monkeypatch: pytest
 # ---------------------------------------------------------------------------
 
 
-def test_the_maps_are_those_of_timm_itself():
+def averaged(values: torch.Tensor) -> torch.Tensor:
+    """The mean of each 3×3 neighbourhood, by a loop; at the borders, of what is there."""
+    result = torch.empty_like(values)
+    for row, column in np.ndindex(*values.shape[-2:]):
+        around = values[..., max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
+        result[..., row, column] = around.mean(dim=(-1, -2))
+    return result
+
+
+def test_the_features_are_those_of_timm_itself():
     model = timm.create_model("dsv_efficientnet_lite0", pretrained=True, features_only=True).eval()
     photos = images(5)
     with torch.no_grad():
         expected = model(photos.float() / 127.5 - 1)
-    found = backbone.load_backbone("efficientnet-lite0", None, 64, 1).maps(photos)
-    for name, level in (("stride4", 1), ("stride8", 2), ("stride16", 3)):
-        largest = float(expected[level].abs().max())
-        assert torch.allclose(found[name].float(), expected[level], atol=2e-3 * largest), name
+    found = backbone.load_backbone("efficientnet-lite0", None, 64, 1).features(photos)
+    fine, middle, coarse = expected[1:4]
+    enlarged = torch.nn.functional.interpolate(coarse, scale_factor=2, mode="bilinear")
+    wanted = {
+        "places": averaged(torch.cat([enlarged, middle], dim=1)).permute(0, 2, 3, 1),
+        "fine_places": averaged(fine.unfold(2, 2, 2).unfold(3, 2, 2).mean(dim=(-1, -2))).permute(0, 2, 3, 1),
+        "pooled": coarse.mean(dim=(2, 3)),
+    }
+    for name, values in wanted.items():
+        assert torch.allclose(found[name].float(), values, atol=2e-3 * float(values.abs().max())), name
 
 
 def test_the_trained_part_continues_where_the_frozen_part_ends():
@@ -158,20 +173,20 @@ def test_the_trained_part_continues_where_the_frozen_part_ends():
         loaded = backbone.Backbone("efficientnet-lite0", None, 64, trained_stages)
         with torch.no_grad():
             expected = model(photos.float() / 127.5 - 1)[-1]
-            found = loaded.trained_part()(loaded.maps(photos)["stage_input"].float())
+            found = loaded.trained_part()(loaded.features(photos)["stage_input"].float())
         assert torch.allclose(found, expected, atol=1e-2 * float(expected.abs().max())), trained_stages
 
 
 def test_a_study_runs_the_frozen_part_once_on_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[int] = []
-    original = backbone.Backbone.maps
+    original = backbone.Backbone.features
 
     def counted(self: backbone.Backbone, batch: torch.Tensor):
         if not batch.is_floating_point():  # augmented copies are floats, the images of the study are not
             seen.append(len(batch))
         return original(self, batch)
 
-    monkeypatch.setattr(backbone.Backbone, "maps", counted)
+    monkeypatch.setattr(backbone.Backbone, "features", counted)
     settings = {"grid": {"patch_size": [0.02, 0.1, 0.4]}, "detector_params": SMALL, "executor": "serial"}
     train, test = images(12), images(6, first=50)
     result = select(train, test, out=tmp_path / "run", **settings)
@@ -295,10 +310,8 @@ def test_leaving_one_out_of_a_kernel_density():
 
 
 def test_places_are_judged_as_a_plain_loop_judges_them():
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"stride4": (6, 2, 8, 8), "stride8": (6, 3, 4, 4), "stride16": (6, 4, 2, 2)}
-    maps = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    features = place_features(maps)[..., :7].double().numpy()
+    places = torch.randn((6, 4, 4, 7), generator=torch.Generator().manual_seed(0))
+    features = places.double().numpy()
     mean = features.mean(axis=0)
     covariance, _ = ledoit_wolf((features - mean).reshape(-1, 7), assume_centered=True)
     precision = np.linalg.inv(covariance)
@@ -307,7 +320,7 @@ def test_places_are_judged_as_a_plain_loop_judges_them():
         centred = features[place] - mean[place[1:]]
         distances[place] = np.sqrt(centred @ precision @ centred)
     spread = distances.std(axis=0) + 0.5 * distances.std(ddof=1)
-    found = PlaceGaussian.fit(maps, seed=0).heatmap(maps).numpy()
+    found = PlaceGaussian.fit({"places": places}, seed=0).heatmap({"places": places}).numpy()
     assert np.allclose(found, (distances - distances.mean(axis=0)) / spread, atol=1e-3)
 
 
