@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-pu-auc bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -63,7 +63,7 @@ test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
-bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc: $(READY)
+bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
 bench-ray: $(ADAPTERS_READY)
