@@ -39,6 +39,7 @@ from dsv_plugins.hooks.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
+    from dsv_plugins.study.model import Model, Prediction, load
     from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
     from dsv_plugins.transforms import from_transform
@@ -58,12 +59,14 @@ __all__ = [
     "ExecutorPlugin",
     "Health",
     "InputError",
+    "Model",
     "Observer",
     "ObserverPlugin",
     "Outcome",
     "PluginConflictError",
     "PluginError",
     "PluginSettingsError",
+    "Prediction",
     "Progress",
     "Range",
     "Registry",
@@ -86,15 +89,19 @@ __all__ = [
     "build_registry",
     "from_transform",
     "hookimpl",
+    "load",
     "rank",
     "select",
     "space_to_json",
 ]
 
 _LATE = {
+    "Model": "dsv_plugins.study.model",
+    "Prediction": "dsv_plugins.study.model",
     "Result": "dsv_plugins.study.result",
     "Study": "dsv_plugins.study.study",
     "from_transform": "dsv_plugins.transforms",
+    "load": "dsv_plugins.study.model",
     "select": "dsv_plugins.study.study",
 }
 

@@ -100,7 +100,7 @@ class Bench:
             selector=[MAIN, *others],
             seed=seed,
             out=self.out / task.name / f"{augmentation}-{seed}",
-            **{"skip_bad": True, "confidence": False, **self.settings},
+            **{"skip_bad": True, "confidence": False, **self.settings, "holdout": self.holdout},
         )
 
     @property

@@ -1,69 +1,157 @@
-"""Score new images with the detector that a finished study has chosen; higher is more anomalous."""
+"""Judge new images with the detector that a finished study has chosen: score, p-value and verdict of each."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.progress import track
 
+from dsv_plugins.decisions import DEFAULT_FALSE_ALARMS, check_rate
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dsv_plugins.cli.heatmaps import HeatmapFolder
+    from dsv_plugins.study.model import Model
+
 __all__ = ["add_arguments", "run"]
 
 BATCH = 64
+ANOMALOUS, NORMAL = "anomalous", "normal"
+COLUMNS = ("file", "score", "p_value", "verdict")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("run", help="the run folder of `dsv select`")
-    parser.add_argument("images", nargs="+", help="folders or files to score")
+    parser.add_argument("images", nargs="*", help="folders or files to judge")
+    parser.add_argument(
+        "--false-alarms",
+        type=float,
+        help="the share of good images that may be called anomalous "
+        f"(default: {DEFAULT_FALSE_ALARMS}, or the lowest rate that the held-out images can promise)",
+    )
+    parser.add_argument(
+        "--false-discoveries",
+        type=float,
+        help="instead: the share of good images among those called anomalous, for these images as one batch",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        type=str,
+        help="a folder of good images that were not trained on, to decide by from now on; nothing is trained",
+    )
+    parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual places in red")
     parser.add_argument("--skip-bad", action="store_true", help="leave out files that cannot be read")
     parser.add_argument("--json", action="store_true", help="print JSON instead of CSV")
     parser.add_argument("--out", type=str, help="a file to write to, instead of the terminal")
-    parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual places in red")
 
 
 def run(arguments: Namespace) -> int:
-    """Score the images, and print one line for each."""
-    from dsv_plugins.cli.heatmaps import HeatmapFolder
-    from dsv_plugins.data.images import find_images
-    from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.study.model import load_model
+    """Judge the images, and print one line for each."""
+    from dsv_plugins.study.model import load
 
-    folder = Path(arguments.run)
-    given = [Path(name) for name in arguments.images]
-    files = [file for path in given for file in ([path] if path.is_file() else find_images(path))]
+    files = _files(arguments)
+    # A rate may need the new calibration, so that it is checked after that.
+    model = load(arguments.run, false_alarms=None if arguments.recalibrate else arguments.false_alarms)
+    heatmaps = _heatmap_folder(arguments.heatmaps, model)
+    if arguments.recalibrate:
+        model = _recalibrated(model, arguments)
+    _tell(model, arguments)
+    if not files:
+        return 0
+    rows = list(_scored(model, files, skip_bad=arguments.skip_bad, heatmaps=heatmaps))
+    if not rows:
+        print("dsv score: none of the images can be read", file=sys.stderr)
+        return 1
+    text = _rendered(_judged(rows, model, arguments.false_discoveries), as_json=arguments.json)
+    if arguments.out:
+        from dsv_plugins.store.folder import write_text
+
+        write_text(Path(arguments.out), text)  # in one step: an older file stays whole until then
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _files(arguments: Namespace) -> list[Path]:
+    """The images to judge. All of the call is checked here, before anything is loaded."""
+    from dsv_plugins.data.images import find_images
+
+    if arguments.false_alarms is not None and arguments.false_discoveries is not None:
+        raise InputError("give --false-alarms or --false-discoveries, not both")
+    for name in ("false_alarms", "false_discoveries"):
+        if arguments[name] is not None:
+            check_rate(f"--{name.replace('_', '-')}", arguments[name])
     if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
         raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
-    detector, record = load_model(folder, build_registry())
-    heatmaps = None
-    if arguments.heatmaps:
-        if record.heat_scale is None:
-            raise InputError(f"the detector {record.detector!r} has no heatmaps; leave --heatmaps out")
-        heatmaps = HeatmapFolder(Path(arguments.heatmaps), record.heat_scale)
-    scores: list[tuple[Path, float]] = []  # all, or nothing is written
-    for batch, pixels in _decoded(files, record.image_size, skip_bad=arguments.skip_bad):
-        scores += zip(batch, detector.score(pixels).tolist(), strict=True)
+    if not arguments.images and not arguments.recalibrate:
+        raise InputError("give folders or files to judge")
+    given = [Path(name) for name in arguments.images]
+    return [file for path in given for file in ([path] if path.is_file() else find_images(path))]
+
+
+def _heatmap_folder(path: str | None, model: Model) -> HeatmapFolder | None:
+    from dsv_plugins.cli.heatmaps import HeatmapFolder
+
+    if path is None:
+        return None
+    if model.record.heat_scale is None:
+        print(f"note: the detector {model.record.detector!r} has no heatmaps, so none are written", file=sys.stderr)
+        return None
+    return HeatmapFolder(Path(path), model.record.heat_scale)
+
+
+def _recalibrated(model: Model, arguments: Namespace) -> Model:
+    import torch
+
+    from dsv_plugins.data.images import find_images
+
+    folder = Path(arguments.recalibrate)
+    rows = list(_scored(model, find_images(folder), skip_bad=arguments.skip_bad))
+    scores = torch.tensor([score for _, score in rows], dtype=torch.float64)
+    return model.recalibrated(scores, folder, arguments.false_alarms)
+
+
+def _tell(model: Model, arguments: Namespace) -> None:
+    """Say what stands behind the verdicts, if it is not what a user would expect."""
+    from dsv_plugins.study.model import NO_CALIBRATION
+
+    notes = []
+    if model.calibration is None:
+        if arguments.false_discoveries is not None:
+            raise InputError(f"no false-discovery rate can be promised: {NO_CALIBRATION}")
+        notes.append(f"no p-values and no verdicts: {NO_CALIBRATION}")
+    else:
+        count = len(model.calibration.held_out)
+        rate = model.false_alarms or 0.0
+        if arguments.recalibrate:
+            notes.append(f"from now on, {count} images of {arguments.recalibrate} decide")
+        if arguments.false_alarms is None and arguments.false_discoveries is None and rate > DEFAULT_FALSE_ALARMS:
+            notes.append(f"{count} held-out images can promise no false-alarm rate below {rate:.3g}, which is used")
+        if model.record.calibrated_on is None:
+            notes += model.record.warnings
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _scored(
+    model: Model, files: Sequence[Path], *, skip_bad: bool, heatmaps: HeatmapFolder | None = None
+) -> Iterator[tuple[Path, float]]:
+    """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
+    for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
+        yield from zip(batch, model.detector.score(pixels).tolist(), strict=True)
         if heatmaps is not None:
-            heatmaps.write(batch, pixels, detector)
-    with Path(arguments.out).open("w", newline="") if arguments.out else nullcontext(sys.stdout) as target:
-        if arguments.json:
-            json.dump([{"file": str(file), "score": score} for file, score in scores], target, indent=2)
-            target.write("\n")
-        else:
-            writer = csv.writer(target)
-            writer.writerow(["file", "score"])
-            writer.writerows([str(file), repr(score)] for file, score in scores)
-    return 0
+            heatmaps.write(batch, pixels, model.detector)
 
 
 def _decoded(files: Sequence[Path], size: int, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
@@ -71,16 +159,56 @@ def _decoded(files: Sequence[Path], size: int, *, skip_bad: bool) -> Iterator[tu
     import numpy as np
     import torch
 
-    from dsv_plugins.data.images import decode
+    from dsv_plugins.data.images import decode_all
 
-    for start in range(0, len(files), BATCH):
-        decoded = []
-        for file in files[start : start + BATCH]:
-            try:
-                decoded.append((file, decode(file, size)))
-            except InputError as error:
-                if not skip_bad:
-                    raise InputError(f"{error}; remove it, or leave such files out with --skip-bad") from error
-                print(f"left out: {error}", file=sys.stderr)
-        if decoded:
-            yield [file for file, _ in decoded], torch.from_numpy(np.stack([image for _, image in decoded]))
+    console = Console(stderr=True)
+    outcomes = track(
+        decode_all(files, size),
+        description="scoring",
+        total=len(files),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    batch: list[tuple[Path, Any]] = []
+    for place, (file, outcome) in enumerate(outcomes, start=1):
+        if not isinstance(outcome, InputError):
+            batch.append((file, outcome))
+        elif skip_bad:
+            print(f"left out: {outcome}", file=sys.stderr)
+        else:
+            raise InputError(f"{outcome}; remove it, or leave such files out with --skip-bad") from outcome
+        if len(batch) == BATCH or (batch and place == len(files)):
+            yield [each for each, _ in batch], torch.from_numpy(np.stack([image for _, image in batch]))
+            batch = []
+
+
+def _judged(
+    rows: Sequence[tuple[Path, float]], model: Model, false_discoveries: float | None
+) -> list[tuple[str, float, float | None, str | None]]:
+    """A row of each column for each image."""
+    from dsv_plugins.decisions import discoveries
+
+    scores = [score for _, score in rows]
+    if model.calibration is None:
+        return [(str(file), score, None, None) for file, score in rows]
+    p_values = model.calibration.p_values(scores)
+    if false_discoveries is not None:
+        anomalous = discoveries(p_values, false_discoveries)
+    else:
+        assert model.false_alarms is not None
+        anomalous = model.calibration.alarms(scores, model.false_alarms)
+    return [
+        (str(file), score, p_value, ANOMALOUS if found else NORMAL)
+        for (file, score), p_value, found in zip(rows, p_values.tolist(), anomalous.tolist(), strict=True)
+    ]
+
+
+def _rendered(judged: Sequence[tuple[str, float, float | None, str | None]], *, as_json: bool) -> str:
+    if as_json:
+        return f"{json.dumps([dict(zip(COLUMNS, row, strict=True)) for row in judged], indent=2)}\n"
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(["" if value is None else value for value in row] for row in judged)
+    return text.getvalue()

@@ -81,11 +81,13 @@ def show(result: Result, *, as_json: bool, report: Path | None) -> None:
         terminal.print(legend)
     for name, choice in result.selected.items():
         terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
+    if result.findings is not None:
+        terminal.print(literal(str(result.findings)), soft_wrap=True)
     terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)
     if report is not None:
         terminal.print(literal(f"report: {report}"), soft_wrap=True)
     command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
-    terminal.print(literal(f"score new images with: {command}"), soft_wrap=True)
+    terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 
 def _folders(arguments: Namespace) -> tuple[Path, Path]:

@@ -25,12 +25,14 @@ from dsv_plugins.store.artifacts import (
 )
 from dsv_plugins.store.folder import finished_folder, verify
 
-__all__ = ["Dataset", "Source", "open_dataset", "prepare"]
+__all__ = ["Dataset", "Source", "default_holdout", "open_dataset", "prepare"]
 
 Source = Path | Tensor
 """Where a set of images comes from: a folder, or a uint8 tensor of shape (images, channels, height, width)."""
 
 LEAST_IMAGES = 2
+LEAST_HELD_OUT, USUAL_HELD_OUT, MOST_HELD_OUT = 5, 19, 100
+"""Fewer than 5 good images decide nothing; 19 are enough for one false alarm in 20; more than 100 are a waste."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,7 @@ def prepare(
     folder: Path,
     *,
     size: int,
-    holdout: float = 0.0,
+    holdout: float | None = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -68,7 +70,7 @@ def prepare(
         test: Unlabelled images.
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
-        holdout: Share of the train images to keep out of training.
+        holdout: Share of the train images to keep out of training; None for as many as `default_holdout` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
         progress: Called with the name of the set, the images decoded and the images there are.
@@ -149,13 +151,21 @@ def _without_overlap(
     return [file for file in test if file.digest not in train_paths], shared
 
 
-def _split(train: list[ImageFile], holdout: float, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
+def default_holdout(images: int) -> int:
+    """How many of these train images are kept out of training if nobody says so: none if there are fewer than 15."""
+    count = min(MOST_HELD_OUT, max(USUAL_HELD_OUT, images // 5), images // 3)
+    return count if count >= LEAST_HELD_OUT else 0
+
+
+def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
     """The train images to train on, and a seeded share to hold out."""
-    if not 0 <= holdout < 1:
+    if holdout is not None and not 0 <= holdout < 1:
         raise InputError(f"holdout is {holdout}; give a share of the train images from 0 to below 1")
-    if holdout == 0:
+    count = default_holdout(len(train)) if holdout is None else round(holdout * len(train))
+    if holdout:
+        count = max(LEAST_IMAGES, count)
+    if count == 0:
         return train, []
-    count = max(LEAST_IMAGES, round(holdout * len(train)))
     generator = np.random.default_rng(derived_seed(seed, len(train)))
     chosen = set(generator.permutation(len(train))[:count].tolist())
     kept = [file for index, file in enumerate(train) if index not in chosen]

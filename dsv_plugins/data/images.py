@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ __all__ = [
     "BadFile",
     "ImageFile",
     "decode",
+    "decode_all",
     "find_images",
     "split_folder",
     "survey",
@@ -34,6 +36,8 @@ __all__ = [
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
 CHANNELS = 3
 SIXTEEN_TO_EIGHT_BITS = 257
+AHEAD = 32
+"""Images that each thread may decode before they are needed."""
 
 DecodeProgress = Callable[[int, int], None]
 """Called while images are decoded, with the images done and the images there are."""
@@ -116,6 +120,27 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
     return pixels
 
 
+def decode_all(paths: Sequence[Path], size: int) -> Iterator[tuple[Path, NDArray[np.uint8] | InputError]]:
+    """Each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some."""
+
+    def attempt(path: Path) -> NDArray[np.uint8] | InputError:
+        try:
+            return decode(path, size)
+        except InputError as error:
+            return error
+
+    workers = os.cpu_count() or 1
+    waiting: deque[tuple[Path, Future[NDArray[np.uint8] | InputError]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for path in paths:
+            waiting.append((path, pool.submit(attempt, path)))
+            if len(waiting) == AHEAD * workers:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+
 def write_pixels(
     files: Sequence[ImageFile], size: int, target: Path, progress: DecodeProgress | None = None
 ) -> tuple[list[ImageFile], list[BadFile]]:
@@ -127,7 +152,8 @@ def write_pixels(
     bad: list[BadFile] = []
     shape = (len(files), CHANNELS, size, size)
     pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for index, (file, outcome) in enumerate(_decoded(files, size)):
+    decoded = decode_all([file.path for file in files], size)
+    for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
         if isinstance(outcome, InputError):
             bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
         else:
@@ -148,21 +174,6 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name).resolve() not in seen]
         seen.update(Path(parent, name).resolve() for name in folders)
         yield from (Path(parent, name) for name in names if not name.startswith("."))
-
-
-def _decoded(files: Sequence[ImageFile], size: int) -> Iterator[tuple[ImageFile, NDArray[np.uint8] | InputError]]:
-    def attempt(file: ImageFile) -> NDArray[np.uint8] | InputError:
-        try:
-            return decode(file.path, size)
-        except InputError as error:
-            return error
-
-    workers = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers) as pool:
-        # In slices, so that at most one slice of decoded images waits to be written.
-        for start in range(0, len(files), 16 * workers):
-            batch = files[start : start + 16 * workers]
-            yield from zip(batch, pool.map(attempt, batch), strict=True)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

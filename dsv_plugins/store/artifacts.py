@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,11 +27,13 @@ __all__ = [
     "ImageIndex",
     "ModelRecord",
     "claim",
+    "load_held_out",
     "load_model_record",
     "read_aucs",
     "read_image_index",
     "read_selection",
     "read_study",
+    "recalibrate_model",
     "save_model",
     "write_aucs",
     "write_image_index",
@@ -44,7 +46,7 @@ EVALUATION_RECORD, EVALUATION_ARRAYS = "evaluation.json", "evaluation.safetensor
 PREVIEW, HEATMAPS = "preview.npy", "heatmaps.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
-MODEL_RECORD = "model.json"
+MODEL_RECORD, HELD_OUT = "model.json", "held-out-scores.npy"
 VERSIONED = ("dsv-plugins", "torch", "torchvision", "lightning")
 SETS = ("train", "augmented", "test", "holdout")
 
@@ -313,6 +315,9 @@ class ModelRecord:
         selector: Name of the selector that chose it.
         image_size: The size at which it takes images.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
+        candidate: Id of the candidate, and the updates it was trained for.
+        warnings: Reasons in the images to doubt its decisions.
+        calibrated_on: The folder of good images whose scores decide; None for those that the study kept out.
     """
 
     detector: str
@@ -322,13 +327,39 @@ class ModelRecord:
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     heat_scale: tuple[float, float] | None = None
+    candidate: str = ""
+    warnings: Sequence[str] = ()
+    calibrated_on: str | None = None
 
 
-def save_model(run: RunFolder, record: ModelRecord, detector: Path) -> None:
-    """Copy the chosen detector's folder into the run as its model."""
+def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Array | None) -> None:
+    """Copy the chosen detector's folder into the run as its model, with the scores of the images that were kept out.
+
+    If the same candidate was recalibrated before, it stays so.
+    """
+    if run.model.is_dir() and verify(run.model) is None:
+        before = load_model_record(run)
+        if before.candidate == record.candidate and before.calibrated_on is not None:
+            record, held_out = replace(record, calibrated_on=before.calibrated_on), load_held_out(run)
     with finished_folder(run.model) as folder:
         shutil.copytree(detector, folder, dirs_exist_ok=True)
         write_json(folder / MODEL_RECORD, asdict(record))
+        if held_out is not None:
+            np.save(folder / HELD_OUT, held_out)
+
+
+def load_held_out(run: RunFolder) -> Array | None:
+    """The scores of good images that the model was not trained on; None if there are none."""
+    return _load_if_there(run.model / HELD_OUT)
+
+
+def recalibrate_model(run: RunFolder, images: Path, held_out: Array) -> None:
+    """Let the scores of these good images decide from now on."""
+    record = replace(load_model_record(run), calibrated_on=str(images.absolute()))
+    with finished_folder(run.model) as folder:
+        shutil.copytree(run.model, folder, dirs_exist_ok=True)
+        write_json(folder / MODEL_RECORD, asdict(record))
+        np.save(folder / HELD_OUT, held_out)
 
 
 def load_model_record(run: RunFolder) -> ModelRecord:

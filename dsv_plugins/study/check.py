@@ -35,9 +35,9 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     if preflight is not None:
         preflight(**settings.detector_params)
     for name in settings.selectors:
-        if registry.get(SelectorPlugin, name).needs_holdout and not settings.holdout:
+        if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
             raise InputError(
-                f"{name!r} judges by good images kept out of training, and there are none: set --holdout 0.15"
+                f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
             )
     judges = registry.get(SearchPlugin, settings.search).judges
     if judges and not registry.get(SelectorPlugin, settings.selectors[0]).judges_alone:

@@ -1,26 +1,111 @@
-"""Trained detectors, loaded from a run folder."""
+"""The chosen detector of a finished study, ready to judge new images."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from dsv_plugins.decisions import Calibration
+from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.store.artifacts import ModelRecord, load_model_record
+from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.store.artifacts import ModelRecord, load_held_out, load_model_record, recalibrate_model
 from dsv_plugins.store.folder import RunFolder
 
-__all__ = ["load_model"]
+__all__ = ["NO_CALIBRATION", "Model", "Prediction", "load"]
+
+NO_CALIBRATION = (
+    "no good images were kept out of training; give good images that were not trained on to "
+    "`dsv score RUN IMAGES --recalibrate FOLDER`"
+)
 
 
-def load_model(run: Path, registry: Registry) -> tuple[DetectorEncoder, ModelRecord]:
-    """The chosen detector of a finished run, and what is known of it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """What a model makes of images, a row for each.
+
+    Attributes:
+        scores: Higher for more anomalous.
+        p_values: The share of good images that look at least as anomalous; None if the model is not calibrated.
+        anomalous: Whether the p-value is at most the false-alarm rate; None if the model is not calibrated.
+        heatmaps: How unusual each place is: (images, height, width); None if the detector cannot say.
+    """
+
+    scores: Tensor
+    p_values: Tensor | None
+    anomalous: Tensor | None
+    heatmaps: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained detector and what it takes to decide with it.
+
+    Attributes:
+        run: The run folder it comes from.
+        detector: The detector.
+        record: What is known of it, such as the size of its images.
+        calibration: Scores of good images that it was not trained on; None if there are none.
+        false_alarms: The share of good images that may be called anomalous; None if it is not calibrated.
+    """
+
+    run: Path
+    detector: DetectorEncoder
+    record: ModelRecord
+    calibration: Calibration | None
+    false_alarms: float | None
+
+    def predict(self, images: Tensor) -> Prediction:
+        """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time."""
+        scores = self.detector.score(images)
+        p_values = anomalous = None
+        if self.calibration is not None:
+            assert self.false_alarms is not None
+            p_values = torch.from_numpy(self.calibration.p_values(scores))
+            anomalous = torch.from_numpy(self.calibration.alarms(scores, self.false_alarms))
+        return Prediction(scores, p_values, anomalous, self.detector.heatmap(images))
+
+    def recalibrated(self, scores: Tensor, images: Path, false_alarms: float | None = None) -> Model:
+        """The model with the scores of other good images to decide by, here and in the run folder."""
+        calibration = Calibration(scores.numpy())
+        rate = _checked_rate(calibration, false_alarms)
+        recalibrate_model(RunFolder(self.run), images, calibration.held_out)
+        return Model(self.run, self.detector, load_model_record(RunFolder(self.run)), calibration, rate)
+
+
+def load(run: Path | str, *, false_alarms: float | None = None, plugins: Sequence[object] = ()) -> Model:
+    """The chosen detector of a finished study.
+
+    Args:
+        run: The run folder.
+        false_alarms: The share of good images that may be called anomalous; 0.05 if None, or the lowest rate that can
+            be promised if that is higher.
+        plugins: Plugins that are in no package, as for `build_registry`.
 
     Raises:
         StoreError: There is no model, or it is damaged.
+        InputError: That rate cannot be promised.
     """
-    folder = RunFolder(run)
+    folder = RunFolder(Path(run))
     record = load_model_record(folder)
-    detector = registry.create(DetectorEncoderPlugin, record.detector, record.detector_params)
+    held_out = load_held_out(folder)
+    calibration = None if held_out is None else Calibration(held_out)
+    rate = _checked_rate(calibration, false_alarms)
+    detector = build_registry(tuple(plugins)).create(DetectorEncoderPlugin, record.detector, record.detector_params)
     detector.load(folder.model)
-    return detector, record
+    return Model(folder.path, detector, record, calibration, rate)
+
+
+def _checked_rate(calibration: Calibration | None, false_alarms: float | None) -> float | None:
+    if calibration is None:
+        if false_alarms is not None:
+            raise InputError(f"no false-alarm rate can be promised: {NO_CALIBRATION}")
+        return None
+    rate = calibration.default_rate if false_alarms is None else false_alarms
+    calibration.threshold(rate)  # raises if it cannot be promised
+    return rate

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsv_plugins.decisions import Findings
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
@@ -17,7 +18,7 @@ from dsv_plugins.study import serialise
 from dsv_plugins.study.ensemble import Ensemble, best_members
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.model import load_model
+from dsv_plugins.study.model import load
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.types import Candidate, Evaluation, Health
 
@@ -69,6 +70,7 @@ class Result:
         updates_spent: The training updates of all candidates.
         confidence: For each selector, the share of bootstrap resamples of the test images
             in which each candidate wins, by its id.
+        findings: What the chosen detector finds among the test images; None if no good images were kept out.
         notes: What the user should know, a line each.
         warnings: Those of the notes that hold whenever the study is run: reasons in the images to doubt a choice.
         plugins: Plugins that are in no package, as given to the study.
@@ -79,6 +81,7 @@ class Result:
     candidates: Sequence[CandidateResult]
     updates_spent: int | None
     confidence: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    findings: Findings | None = None
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
@@ -91,7 +94,7 @@ class Result:
     @functools.cached_property
     def detector(self) -> DetectorEncoder:
         """The trained detector of `choice`."""
-        return load_model(self.run, build_registry(self.plugins))[0]
+        return load(self.run, plugins=self.plugins).detector
 
     def evaluation(self, candidate: Candidate) -> Evaluation:
         """The stored embeddings and scores of a candidate that did not fail."""
@@ -150,6 +153,7 @@ def collect(
     verdicts: Mapping[str, Verdict],
     log: RunLog,
     *,
+    findings: Findings | None,
     warnings: Sequence[str],
     plugins: tuple[object, ...],
 ) -> Result:
@@ -185,6 +189,7 @@ def collect(
             for name, verdict in verdicts.items()
             if verdict.wins is not None
         },
+        findings=findings,
         notes=log.notes,
         warnings=warnings,
         plugins=plugins,

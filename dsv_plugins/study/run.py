@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.data.shift import shift_warning
+from dsv_plugins.decisions import Calibration, Findings, findings
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
@@ -19,6 +20,7 @@ from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.remote_copy import RemoteCopy
 from dsv_plugins.study.judging import judge_pool
 from dsv_plugins.study.log import RunLog
+from dsv_plugins.study.model import NO_CALIBRATION
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.result import Result, collect
@@ -64,16 +66,22 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             confidence=settings.confidence,
             note=log.note,
         )
-        chosen = evaluations[verdicts[settings.selectors[0]].choice].health
-        if chosen is not None and chosen.warning is not None:
-            log.note(chosen.warning)
+        chosen = evaluations[verdicts[settings.selectors[0]].choice]
+        if chosen.health is not None and chosen.health.warning is not None:
+            log.note(chosen.health.warning)
+        found = _findings(chosen, seed=settings.seed)
+        if found is None:
+            log.note(f"no image can be called anomalous: {NO_CALIBRATION}")
+        elif found.warning is not None:
+            log.note(found.warning)
         result = collect(
             folder.path,
             schedule,
             evaluations,
             verdicts,
             log,
-            warnings=[warning] if warning else [],
+            findings=found,
+            warnings=[each for each in (warning, None if found is None else found.warning) if each],
             plugins=settings.plugins,
         )
         _keep(plan, folder, result, schedule, log)
@@ -106,12 +114,20 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
     raise TrainingError(f"the search {settings.search!r} gave no candidate the whole budget")
 
 
+def _findings(evaluation: Evaluation, *, seed: int) -> Findings | None:
+    """What the chosen detector finds among the test images; None if no good images were kept out."""
+    held_out = evaluation.scores.holdout
+    return (
+        None if held_out is None else findings(Calibration(held_out.numpy()), evaluation.scores.test.numpy(), seed=seed)
+    )
+
+
 def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log: RunLog) -> None:
     """Write the selection and the chosen model."""
     selector, candidate = next(iter(result.selected)), result.choice.candidate
     write_selection(folder, as_selection(result))
     trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
-    heatmaps = trained.heatmaps()
+    heatmaps, held_out = trained.heatmaps(), result.evaluation(candidate).scores.holdout
     record = ModelRecord(
         detector=candidate.detector,
         detector_params=dict(candidate.detector_params),
@@ -120,6 +136,8 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log
         selector=selector,
         image_size=plan.image_size,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
+        candidate=trained.path.name,
+        warnings=list(result.warnings),
     )
-    save_model(folder, record, trained.detector)
+    save_model(folder, record, trained.detector, None if held_out is None else held_out.numpy())
     log.record("selected", candidate=candidate.id, selector=selector)

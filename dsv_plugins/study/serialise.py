@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def as_json(result: Result) -> dict[str, Any]:
         ],
         "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
         "updates_spent": result.updates_spent,
+        "findings": None if result.findings is None else asdict(result.findings),
         "notes": list(result.notes),
     }
 
@@ -51,6 +53,7 @@ def as_selection(result: Result) -> dict[str, Any]:
         "selected": {name: {"id": made.candidate.id, "loss": made.loss} for name, made in result.selected.items()},
         "losses": {entry.candidate.id: _losses(entry) for entry in result.candidates},
         "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
+        "findings": None if result.findings is None else asdict(result.findings),
         "warnings": list(result.warnings),
     }
 

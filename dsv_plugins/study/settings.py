@@ -49,7 +49,8 @@ class StudySettings:
         rung_factor: By how much the budget grows from part to part.
         detector: Name of the detector-encoder plugin.
         detector_params: Settings of the detector, such as {width: 16}.
-        holdout: Share of the train images to keep out of training, for selectors that need unseen normals.
+        holdout: Share of the train images to keep out of training; their scores decide which images are anomalous.
+            By default a fifth, but 19 to 100 images, and never more than a third.
         selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
         seed: Fixes every random draw.
         executor: Name of the executor plugin, which runs the trainings.
@@ -75,7 +76,7 @@ class StudySettings:
     rung_factor: float = field(default=3.0, metadata=CANDIDATES)
     detector: str = field(default="cutpaste-timm", metadata=DETECTOR)
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
-    holdout: float = field(default=0.0, metadata=SELECTION)
+    holdout: float | None = field(default=None, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)
     seed: int = field(default=0, metadata=SELECTION)
     executor: str = field(default="processes", metadata=EXECUTION | FREE)

@@ -24,14 +24,13 @@ from dsv_plugins import (
     Study,
     TrainingError,
     UnknownPluginError,
-    build_registry,
     hookimpl,
     select,
 )
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.losses import dsv
-from dsv_plugins.study.model import load_model
+from dsv_plugins.study.model import load
 from dsv_plugins.study.serialise import as_selection
 
 GRID = {"patch_size": [0.02, 0.08, 0.32]}
@@ -196,11 +195,11 @@ def test_a_damaged_model_is_noticed_and_restored(finished, tmp_path):
     shutil.copytree(result.run, tmp_path / "run")
     (tmp_path / "run" / "model" / "detector.json").write_text("{}")
     with pytest.raises(StoreError, match=r"detector\.json is damaged; run the same"):
-        load_model(tmp_path / "run", build_registry())
+        load(tmp_path / "run")
     restored = tiny(task, tmp_path / "run").run()
     images = open_dataset(tmp_path / "run" / "data").test
     assert torch.equal(restored.detector.score(images), result.detector.score(images))
-    assert torch.equal(load_model(tmp_path / "run", build_registry())[0].score(images), result.detector.score(images))
+    assert torch.equal(load(tmp_path / "run").detector.score(images), result.detector.score(images))
 
 
 def test_a_folder_of_another_study_is_refused(finished, tmp_path):

@@ -25,6 +25,6 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=resnet18_settings.cutpaste_resnet18,
             summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
             check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
-            presets={"quick": {}, "paper": {"selector": "dsv"}},
+            presets={"quick": {}, "paper": {"selector": "dsv", "holdout": 0.0}},
         ),
     ]

@@ -34,7 +34,7 @@ class PUAUC:
             ScoreError: There are no held-out images.
         """
         if any(evaluation.scores.holdout is None for evaluation in evaluations):
-            raise ScoreError("pu-auc compares test images with good ones kept out of training; set --holdout 0.15")
+            raise ScoreError("pu-auc compares test images with good ones kept out of training; leave --holdout 0 out")
         return score_losses(evaluations, _unlabelled_auroc)
 
 

@@ -1,0 +1,187 @@
+"""Decisions without labels, from the scores of good images that were kept out of training.
+
+If a new good image is exchangeable with those that were kept out, its p-value is at most α with a probability of at
+most α, whatever the detector. So an alarm at p ≤ α is false with that probability (split conformal prediction).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dsv_plugins.errors import InputError
+
+__all__ = ["DEFAULT_FALSE_ALARMS", "Calibration", "Findings", "check_rate", "discoveries", "findings"]
+
+Array = NDArray[Any]
+
+DEFAULT_FALSE_ALARMS = 0.05
+STOREY = 0.5
+"""P-values above it are taken to be those of good images, when the share of anomalies is estimated."""
+RESAMPLES = 1000
+INTERVAL = (0.025, 0.975)
+BY_CHANCE = 0.05
+ROUNDING = 1e-9
+"""0.29 · 100 must be 29."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What scores of good images are like, from images that the detector was not trained on.
+
+    Attributes:
+        held_out: Their scores.
+    """
+
+    held_out: Array
+
+    def __post_init__(self) -> None:
+        scores = np.sort(np.asarray(self.held_out, dtype=np.float64))
+        if not len(scores) or not np.isfinite(scores).all():
+            raise InputError("a threshold needs at least one score of a good image, and all of them finite")
+        object.__setattr__(self, "held_out", scores)
+
+    @property
+    def lowest_rate(self) -> float:
+        """The lowest false-alarm rate that can be promised: with n images, 1 / (n + 1)."""
+        return 1 / (len(self.held_out) + 1)
+
+    @property
+    def default_rate(self) -> float:
+        """One false alarm in twenty good images, or the lowest rate that can be promised if that is higher."""
+        return max(DEFAULT_FALSE_ALARMS, self.lowest_rate)
+
+    def p_values(self, scores: ArrayLike) -> Array:
+        """For each score, (1 + the held-out scores that are at least as large) / (n + 1)."""
+        at_least = len(self.held_out) - np.searchsorted(self.held_out, np.asarray(scores, dtype=np.float64), "left")
+        result: Array = (1 + at_least) / (len(self.held_out) + 1)
+        return result
+
+    def threshold(self, false_alarms: float) -> float:
+        """A score above it is an alarm: exactly those with a p-value of at most `false_alarms`.
+
+        Raises:
+            InputError: The rate is not between 0 and 1, or lower than can be promised.
+        """
+        check_rate("false_alarms", false_alarms)
+        allowed = self.allowed_alarms(false_alarms)
+        if allowed == 0:
+            needed = math.ceil(1 / false_alarms - ROUNDING) - 1
+            raise InputError(
+                f"{len(self.held_out)} held-out images cannot promise a false-alarm rate of {false_alarms:g}, "
+                f"only {self.lowest_rate:.3g} or more; ask for that, or recalibrate with {needed} good images"
+            )
+        return float(self.held_out[-allowed])
+
+    def alarms(self, scores: ArrayLike, false_alarms: float) -> Array:
+        """Whether each score is an alarm."""
+        result: Array = np.asarray(scores, dtype=np.float64) > self.threshold(false_alarms)
+        return result
+
+    def allowed_alarms(self, false_alarms: float) -> int:
+        """How many of n + 1 good images may be false alarms."""
+        return math.floor(false_alarms * (len(self.held_out) + 1) + ROUNDING)
+
+
+def check_rate(name: str, rate: float) -> None:
+    """Refuse a rate that is not between 0 and 1."""
+    if not 0 < rate < 1:
+        raise InputError(f"{name} is {rate:g}; give a rate between 0 and 1, such as 0.05")
+
+
+def discoveries(p_values: Array, rate: float) -> Array:
+    """Which images of a batch are anomalous, such that at most a share `rate` of these is expected to be good.
+
+    That is the procedure of Benjamini and Hochberg, which holds for p-values from one set of held-out images.
+    """
+    from scipy.stats import false_discovery_control
+
+    check_rate("false_discoveries", rate)
+    if not len(p_values):
+        return np.zeros(0, dtype=bool)
+    result: Array = false_discovery_control(p_values) <= rate
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a detector finds among unlabelled images.
+
+    Attributes:
+        images: How many there are.
+        flagged: How many are alarms.
+        false_alarms: The rate of false alarms that was asked for.
+        held_out: The good images by which that was decided.
+        share: The estimated share of anomalies.
+        lowest_share: Lower end of its 95 % interval.
+        highest_share: Upper end.
+        by_chance: Whether as many good images could well be flagged by chance.
+    """
+
+    images: int
+    flagged: int
+    false_alarms: float
+    held_out: int
+    share: float
+    lowest_share: float
+    highest_share: float
+    by_chance: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flagged} of {self.images} test images are flagged at a false-alarm rate of {self.false_alarms:.3g} "
+            f"(by {self.held_out} good images kept out of training); about {self.share:.0%} of the test images are "
+            f"anomalous (95 % interval {self.lowest_share:.0%} to {self.highest_share:.0%})"
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """A warning if the test images look like good ones; None if not."""
+        if not self.by_chance:
+            return None
+        return (
+            f"{self.flagged} of {self.images} test images are flagged, as many as chance flags among good images: the "
+            "test images may hold no anomalies, and can hardly have told the candidates apart"
+        )
+
+
+def findings(calibration: Calibration, scores: ArrayLike, *, seed: int = 0) -> Findings:
+    """What a detector's scores of unlabelled images say about them, at the default rate of false alarms."""
+    from scipy.stats import betabinom
+
+    test, rate = np.asarray(scores, dtype=np.float64), calibration.default_rate
+    flagged = int(calibration.alarms(test, rate).sum())
+    # How many of m new good images exceed the k-th largest of n others follows this distribution exactly.
+    allowed, held_out = calibration.allowed_alarms(rate), len(calibration.held_out)
+    chance = float(betabinom.sf(flagged - 1, len(test), allowed, held_out + 1 - allowed))
+    generator = np.random.default_rng(seed)
+    drawn = [
+        _anomaly_share(Calibration(generator.choice(calibration.held_out, held_out)), generator.choice(test, len(test)))
+        for _ in range(RESAMPLES)
+    ]
+    lowest, highest = np.quantile(drawn, INTERVAL)
+    return Findings(
+        images=len(test),
+        flagged=flagged,
+        false_alarms=rate,
+        held_out=held_out,
+        share=_anomaly_share(calibration, test),
+        lowest_share=float(lowest),
+        highest_share=float(highest),
+        by_chance=chance > BY_CHANCE,
+    )
+
+
+def _anomaly_share(calibration: Calibration, scores: Array) -> float:
+    """Storey's estimate: large p-values are those of good images, of which a known share is large.
+
+    Anomalies that look like good images have large p-values, too, and are not counted.
+    """
+    count = len(calibration.held_out) + 1
+    large = float((calibration.p_values(scores) > STOREY).mean())
+    expected = 1 - math.floor(STOREY * count) / count
+    return max(0.0, 1 - large / expected)
