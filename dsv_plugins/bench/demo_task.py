@@ -14,7 +14,7 @@ from dsv_plugins.store.folder import finished_folder
 
 __all__ = ["DEFECTS", "TEXTURES", "write_demo_task"]
 
-TEXTURES = ("brick", "gravel", "grass")
+TEXTURES = ("gravel", "brick", "grass")
 SIDE = 64
 TRAIN, TEST_GOOD, TEST_PER_DEFECT = 100, 40, 10
 OVERSAMPLING = 4
@@ -24,7 +24,7 @@ Pixels = NDArray[np.float64]
 Draw = Callable[[Pixels, np.random.Generator], Pixels]
 
 
-def write_demo_task(folder: Path, texture: str = "brick", seed: int = 0) -> None:
+def write_demo_task(folder: Path, texture: str = "gravel", seed: int = 0) -> None:
     """Write a task in MVTec layout; the same seed gives the same task.
 
     Train images come from the upper half of the texture and test images from the lower, so that none shares a pixel.

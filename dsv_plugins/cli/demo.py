@@ -25,7 +25,7 @@ LARGER_SIZES = slice(8, None)
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--texture", default="brick", help="brick, gravel or grass")
+    parser.add_argument("--texture", default="gravel", help="gravel, brick or grass")
     parser.add_argument("--updates", type=int, help="training updates of each candidate (default: the detector's own)")
     parser.add_argument("--workers", type=int, help="trainings at once; by default one on each core")
     parser.add_argument("--seed", type=int, default=0, help="fixes every draw")

@@ -14,7 +14,6 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import track
 
-from dsv_plugins.decisions import DEFAULT_FALSE_ALARMS, check_rate
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--false-alarms",
         type=float,
         help="the share of good images that may be called anomalous "
-        f"(default: {DEFAULT_FALSE_ALARMS}, or the lowest rate that the held-out images can promise)",
+        "(default: 0.05, or the lowest rate that the held-out images can promise)",
     )
     parser.add_argument(
         "--false-discoveries",
@@ -86,6 +85,7 @@ def run(arguments: Namespace) -> int:
 def _files(arguments: Namespace) -> list[Path]:
     """The images to judge. All of the call is checked here, before anything is loaded."""
     from dsv_plugins.data.images import find_images
+    from dsv_plugins.decisions import check_rate
 
     if arguments.false_alarms is not None and arguments.false_discoveries is not None:
         raise InputError("give --false-alarms or --false-discoveries, not both")
@@ -124,6 +124,7 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
 
 def _tell(model: Model, arguments: Namespace) -> None:
     """Say what stands behind the verdicts, if it is not what a user would expect."""
+    from dsv_plugins.decisions import DEFAULT_FALSE_ALARMS
     from dsv_plugins.study.model import NO_CALIBRATION
 
     notes = []

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from dsv_plugins.errors import InputError, StoreError
-from dsv_plugins.store.folder import FORMAT, RunFolder, finished_folder, read_json, verify, write_json
+from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, finished_folder, read_json, verify, write_json
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def recalibrate_model(run: RunFolder, images: Path, held_out: Array) -> None:
     """Let the scores of these good images decide from now on."""
     record = replace(load_model_record(run), calibrated_on=str(images.absolute()))
     with finished_folder(run.model) as folder:
-        shutil.copytree(run.model, folder, dirs_exist_ok=True)
+        shutil.copytree(run.model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
         write_json(folder / MODEL_RECORD, asdict(record))
         np.save(folder / HELD_OUT, held_out)
 

@@ -37,7 +37,7 @@ def test_no_test_image_shares_a_pixel_with_a_train_image(tmp_path):
     from skimage import data
 
     write_demo_task(tmp_path / "task")
-    upper, lower = data.brick()[:256], data.brick()[256:]
+    upper, lower = data.gravel()[:256], data.gravel()[256:]
     for part, half in (("train", upper), ("test", lower)):
         windows = np.lib.stride_tricks.sliding_window_view(half, (64, 64))
         for file in sorted((tmp_path / "task" / part / "good").iterdir())[:3]:
@@ -56,7 +56,7 @@ def test_every_defect_changes_a_part_of_the_image_visibly(tmp_path, defect):
 
 
 def test_what_the_demo_needs_is_named_in_one_line(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="give one of brick, gravel, grass"):
+    with pytest.raises(InputError, match="give one of gravel, brick, grass"):
         write_demo_task(tmp_path / "task", "sand")
     monkeypatch.setitem(sys.modules, "skimage", None)
     with pytest.raises(InputError, match=re.escape("pip install 'dsv-plugins[demo]'")):
@@ -74,8 +74,8 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     assert len(result["auc"]["chosen"]) == len(result["selected"]) >= 9
 
     # The AUCs by another way: labels from the names of the files, scores from `dsv score`.
-    (run,) = tmp_path.glob("brick-0/run-*")
-    scores = json.loads(dsv("score", run, tmp_path / "brick-0/task/test", "--json").stdout)
+    (run,) = tmp_path.glob("gravel-0/run-*")
+    scores = json.loads(dsv("score", run, tmp_path / "gravel-0/task/test", "--json").stdout)
     labels = ["/test/good/" not in entry["file"] for entry in scores]
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
     deciding = next(iter(result["selected"]))  # the selector whose choice is kept as the model

@@ -16,7 +16,7 @@ def test_the_end_shows_the_table_the_choice_and_what_to_do_next(finished):
     _, run, output = finished
     assert len(re.findall(r"patch_size=0\.\d+", output.split("candidate ")[1])) >= 3
     assert re.search(r"^dsv chooses cutpaste\(patch_size=0\.\d+\), loss ", output, re.MULTILINE)
-    assert f"score new images with: dsv score {run}" in output
+    assert f"judge new images with: dsv score {run}" in output
 
 
 def test_json_is_one_object_and_progress_goes_elsewhere(finished, tmp_path):
@@ -104,7 +104,8 @@ def test_a_bad_image_to_score_is_named_or_skipped(finished, tmp_path):
     (tmp_path / "new/broken.png").write_bytes(b"no image")
     completed = dsv("score", run, tmp_path / "new")
     assert (completed.returncode, completed.stdout) == (2, "")
-    assert re.fullmatch(r"dsv score: .*broken\.png cannot be read as an image .*--skip-bad\n", completed.stderr)
+    *_, last = completed.stderr.splitlines()
+    assert re.fullmatch(r"dsv score: .*broken\.png cannot be read as an image .*--skip-bad", last)
     completed = dsv("score", run, tmp_path / "new", "--skip-bad")
     assert completed.returncode == 0
     assert "left out" in completed.stderr

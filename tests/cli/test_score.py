@@ -1,0 +1,210 @@
+"""From a score to a decision: p-values, verdicts, recalibration, and what happens if they cannot be had."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import DETECTOR, TINY, dsv, make_task, texture
+from PIL import Image
+from scipy.stats import false_discovery_control
+
+import dsv_plugins
+from dsv_plugins import InputError, StoreError, select
+
+SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+
+
+def write_images(folder: Path, seeds: range, *, defect: bool = False) -> Path:
+    folder.mkdir(parents=True)
+    for seed in seeds:
+        Image.fromarray(texture(seed, defect=defect, size=64)).save(folder / f"{seed:04d}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study with the default detector, made small."""
+    folder = tmp_path_factory.mktemp("decide")
+    train = write_images(folder / "good", range(60))
+    write_images(folder / "new" / "good", range(100, 120))
+    write_images(folder / "new" / "bar", range(200, 210), defect=True)
+    result = select(
+        train,
+        folder / "new",
+        grid={"patch_size": [0.02, 0.1]},
+        detector_params=SMALL,
+        executor="serial",
+        out=folder / "run",
+    )
+    return Path(result.run)
+
+
+@pytest.fixture
+def images(run: Path) -> Path:
+    return run.parent / "new"
+
+
+def judged(*arguments: object) -> list[dict[str, str]]:
+    completed = dsv("score", *arguments)
+    assert completed.returncode == 0, completed.stderr
+    return list(csv.DictReader(io.StringIO(completed.stdout)))
+
+
+def refused(*arguments: object) -> str:
+    completed = dsv("score", *arguments)
+    assert (completed.returncode, completed.stdout) == (2, ""), completed.stderr
+    *_, last = completed.stderr.splitlines()
+    return last
+
+
+def test_a_third_of_few_good_images_is_kept_out_and_their_scores_are_kept(run: Path):
+    evaluation = json.loads((run / "selection.json").read_text())
+    model = dsv_plugins.load(run)
+    files = json.loads((run / "data" / "images.json").read_text())["files"]
+    assert (len(files["train"]), len(files["holdout"])) == (41, 19)
+    pixels = torch.from_numpy(np.load(run / "data" / "holdout.npy"))
+    assert np.allclose(model.calibration.held_out, np.sort(model.detector.score(pixels).numpy()), atol=1e-5)
+    assert evaluation["findings"]["held_out"] == 19
+
+
+def test_every_image_has_its_p_value_and_verdict(run: Path, images: Path):
+    held_out = np.load(run / "model" / "held-out-scores.npy")
+    rows = judged(run, images)
+    assert len(rows) == 30
+    for row in rows:
+        expected = (1 + sum(held_out >= float(row["score"]))) / (len(held_out) + 1)
+        assert float(row["p_value"]) == pytest.approx(expected)
+        assert row["verdict"] == ("anomalous" if expected <= 0.05 + 1e-9 else "normal")
+    assert all(row["verdict"] == "anomalous" for row in rows if "/bar/" in row["file"])
+    assert sum(row["verdict"] == "anomalous" for row in rows if "/good/" in row["file"]) < 10
+
+
+def test_the_rate_decides(run: Path, images: Path):
+    rows = json.loads(dsv("score", run, images, "--false-alarms", 0.5, "--json").stdout)
+    assert {row["file"]: row["verdict"] for row in rows} == {
+        row["file"]: "anomalous" if row["p_value"] <= 0.5 else "normal" for row in rows
+    }
+    assert "19 held-out images cannot promise a false-alarm rate of 0.01, only 0.05 or more" in refused(
+        run, images, "--false-alarms", 0.01
+    )
+
+
+def test_a_batch_with_few_false_discoveries(run: Path, images: Path):
+    rows = judged(run, images, "--false-discoveries", 0.2)
+    adjusted = false_discovery_control([float(row["p_value"]) for row in rows])
+    assert [row["verdict"] for row in rows] == ["anomalous" if value <= 0.2 else "normal" for value in adjusted]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--false-alarms", 1.5], "--false-alarms is 1.5; give a rate between 0 and 1"),
+        (["--false-discoveries", 0], "--false-discoveries is 0; give a rate between 0 and 1"),
+        (["--false-alarms", 0.1, "--false-discoveries", 0.1], "not both"),
+        (["--recalibrate", "/nowhere"], "/nowhere is not a folder"),
+    ],
+)
+def test_wrong_calls_are_one_line(run: Path, images: Path, options: list[object], message: str):
+    assert message in refused(run, images, *options)
+
+
+def test_other_good_images_can_decide_without_training(run: Path, images: Path, tmp_path: Path):
+    before = {file: file.read_bytes() for file in (run / "model").rglob("*") if file.is_file()}
+    other = write_images(tmp_path / "other", range(300, 330))
+    try:
+        completed = dsv("score", run, "--recalibrate", other)
+        assert completed.returncode == 0
+        assert completed.stdout == ""
+        assert completed.stderr == f"note: from now on, 30 images of {other} decide\n"
+        model = dsv_plugins.load(run, false_alarms=1 / 31)
+        assert len(model.calibration.held_out) == 30
+        assert model.record.calibrated_on == str(other)
+        scores = [float(row["score"]) for row in judged(run, other)]
+        assert np.allclose(model.calibration.held_out, sorted(scores), atol=1e-5)
+    finally:
+        for file, content in before.items():
+            file.write_bytes(content)
+
+
+def test_the_same_study_again_leaves_a_recalibration_alone(tmp_path: Path):
+    train = write_images(tmp_path / "good", range(20))
+    test = write_images(tmp_path / "new", range(100, 106))
+    settings = {
+        "grid": {"patch_size": [0.1]},
+        "detector": DETECTOR,
+        "detector_params": TINY,
+        "executor": "serial",
+        "out": tmp_path / "run",
+    }
+    select(train, test, **settings)
+    model = dsv_plugins.load(tmp_path / "run")
+    assert len(model.calibration.held_out) == 6
+    model.recalibrated(torch.arange(9.0), test)
+    select(train, test, **settings)
+    assert len(dsv_plugins.load(tmp_path / "run").calibration.held_out) == 9
+
+
+def test_what_load_returns_predicts_what_the_command_prints(run: Path, images: Path):
+    rows = judged(run, images / "bar")
+    pixels = np.stack([np.asarray(Image.open(row["file"]).convert("RGB")).transpose(2, 0, 1) for row in rows])
+    prediction = dsv_plugins.load(run).predict(torch.from_numpy(pixels))
+    assert torch.allclose(prediction.scores, torch.tensor([float(row["score"]) for row in rows]), atol=1e-5)
+    assert prediction.p_values.tolist() == pytest.approx([float(row["p_value"]) for row in rows])
+    assert prediction.anomalous.tolist() == [row["verdict"] == "anomalous" for row in rows]
+    assert prediction.heatmaps.shape == (10, 8, 8)
+
+
+def test_the_model_needs_no_folder_but_its_own(run: Path, images: Path, tmp_path: Path):
+    shutil.copytree(run / "model", tmp_path / "run" / "model")
+    assert judged(tmp_path / "run", images) == judged(run, images)
+
+
+def test_too_few_good_images_give_scores_and_one_line_that_says_what_to_do(tmp_path: Path):
+    task = make_task(tmp_path / "task")
+    arguments = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--grid", "patch_size=0.1"]
+    selected = dsv("select", task, *arguments, "--out", tmp_path / "run")
+    assert "note: no image can be called anomalous: no good images were kept out" in selected.stdout
+    completed = dsv("score", tmp_path / "run", task / "test")
+    assert completed.returncode == 0
+    (note,) = completed.stderr.splitlines()
+    assert note.startswith("note: no p-values and no verdicts: ")
+    assert "--recalibrate FOLDER" in note
+    assert {row["verdict"] for row in csv.DictReader(io.StringIO(completed.stdout))} == {""}
+    for option in ("--false-alarms", "--false-discoveries"):
+        assert "--recalibrate FOLDER" in refused(tmp_path / "run", task / "test", option, 0.1)
+
+
+def test_a_full_disk_leaves_the_older_file_whole(run: Path, images: Path, tmp_path: Path):
+    target = tmp_path / "scores.csv"
+    target.write_text("older")
+    (tmp_path / ".scores.csv.partial").symlink_to("/dev/full")
+    completed = dsv("score", run, images, "--out", target)
+    assert completed.returncode != 0
+    assert "cannot be written (No space left on device)" in completed.stderr
+    assert target.read_text() == "older"
+
+
+def test_nothing_readable_is_a_failure(run: Path, tmp_path: Path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    completed = dsv("score", run, tmp_path, "--skip-bad")
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.endswith("dsv score: none of the images can be read\n")
+
+
+def test_a_damaged_calibration_is_named(run: Path, tmp_path: Path):
+    shutil.copytree(run / "model", tmp_path / "run" / "model")
+    (tmp_path / "run" / "model" / "held-out-scores.npy").write_bytes(b"torn")
+    with pytest.raises(StoreError, match=r"held-out-scores\.npy is damaged"):
+        dsv_plugins.load(tmp_path / "run")
+
+
+def test_load_refuses_a_rate_that_cannot_be_promised(run: Path):
+    with pytest.raises(InputError, match="recalibrate with 999 good images"):
+        dsv_plugins.load(run, false_alarms=0.001)
