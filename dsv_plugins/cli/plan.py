@@ -26,10 +26,11 @@ PROBE_UPDATES = 30
 def show_plan(study: Study, *, as_json: bool) -> None:
     """Print the plan of a study, with an estimate from a training of a few updates; nothing is kept."""
     from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.study.check import make_executor
+    from dsv_plugins.study.check import check_detector, make_executor
     from dsv_plugins.study.plan import plan_study
 
     registry = build_registry(study.plugins)
+    check_detector(study, registry)
     plan = plan_study(study, registry)
     candidates = [] if plan.search_record.proposes else plan.candidates()
     count = plan.search.trials or len(candidates)

@@ -27,7 +27,7 @@ from dsv_plugins.store.folder import finished_folder, verify
 
 __all__ = ["Dataset", "Source", "default_holdout", "open_dataset", "prepare"]
 
-Source = Path | Tensor
+Source = Path | str | Tensor
 """Where a set of images comes from: a folder, or a uint8 tensor of shape (images, channels, height, width)."""
 
 LEAST_IMAGES = 2
@@ -123,7 +123,7 @@ def open_dataset(folder: Path) -> Dataset:
 def _listed(source: Source, name: str) -> list[ImageFile]:
     """The images of a source ordered by the hash of their content; those of a tensor go by their index."""
     if not isinstance(source, Tensor):
-        return survey(find_images(source))
+        return survey(find_images(Path(source)))
     if source.dtype != torch.uint8 or source.ndim != 4:
         raise InputError(
             f"the {name} images are a {source.dtype} tensor of shape {tuple(source.shape)}; "

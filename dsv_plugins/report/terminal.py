@@ -21,6 +21,8 @@ LOSS_WIDTH = 12
 def candidates_table(run: RunRecord, *, width: int) -> Table:
     """A row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
 
+    The status is shown if not all are finished.
+
     Args:
         run: The run folder's content.
         width: Columns of text there are; as many selectors are shown as fit, the deciding one first.
@@ -31,7 +33,9 @@ def candidates_table(run: RunRecord, *, width: int) -> Table:
     wins, aucs = run.confidence.get(selectors[0]), run.aucs
     for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "acc.", "conc.", "s"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
+    unfinished = any(entry.status != "finished" for entry in run.candidates)
+    if unfinished:
+        table.add_column("status", overflow="fold")
     for entry in run.candidates:
         table.add_row(
             Text(entry.label),
@@ -41,7 +45,7 @@ def candidates_table(run: RunRecord, *, width: int) -> Table:
             _number(entry.health.training_accuracy if entry.health else None, ".2f"),
             _concentration(entry),
             _number(entry.seconds, ".0f"),
-            Text(f"{entry.status}: {entry.reason}" if entry.reason else entry.status),
+            *([Text(f"{entry.status}: {entry.reason}" if entry.reason else entry.status)] if unfinished else []),
         )
     return table
 

@@ -19,7 +19,7 @@
       progress/ID          where a training stands; only for display
       selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
       aucs.json            AUCs, if a benchmark or the demo knows the labels
-      model/               the chosen detector, with a manifest
+      model/               the chosen detector with a manifest, and the scores of good images kept out of training
       report.html          the page that shows why
 
 A finished folder appears by one rename after everything in it is on the disk. Nothing is pickled.
@@ -54,7 +54,7 @@ __all__ = [
     "writing",
 ]
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 

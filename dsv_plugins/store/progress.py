@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from dsv_plugins.store.folder import RunFolder
 
-__all__ = ["TrainingProgress", "read_progress", "write_progress"]
+__all__ = [
+    "TrainingProgress",
+    "mark_driver",
+    "progress_texts",
+    "read_progress",
+    "write_progress",
+    "write_progress_text",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +32,27 @@ class TrainingProgress:
 
 def write_progress(run: RunFolder, candidate_id: str, progress: TrainingProgress) -> None:
     """Note how far the training of a candidate is."""
+    write_progress_text(run, candidate_id, json.dumps(asdict(progress)))
+
+
+def write_progress_text(run: RunFolder, candidate_id: str, text: str) -> None:
+    """Note what another machine noted of how far the training of a candidate is."""
     with contextlib.suppress(OSError):
-        (run.progress / candidate_id).write_text(json.dumps(asdict(progress)))
+        (run.progress / candidate_id).write_text(text)
+
+
+def progress_texts(run: RunFolder) -> Iterator[tuple[str, str]]:
+    """What is noted of each training, to be sent to another machine; a file may be empty while it is written."""
+    for file in run.progress.iterdir():
+        if text := file.read_text():
+            yield file.name, text
+
+
+def mark_driver(run: RunFolder) -> Path:
+    """A new file by which a worker sees that it reaches the same run folder."""
+    mark = run.progress / f".driver-{uuid.uuid4().hex}"
+    mark.touch()
+    return mark
 
 
 def read_progress(run: RunFolder, candidate_id: str, *, since: float) -> TrainingProgress | None:

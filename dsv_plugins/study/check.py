@@ -15,7 +15,7 @@ from dsv_plugins.hooks.records import (
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.study.settings import StudySettings
 
-__all__ = ["check_names", "make_executor"]
+__all__ = ["check_detector", "check_names", "make_executor"]
 
 
 def check_names(settings: StudySettings, registry: Registry) -> None:
@@ -31,9 +31,6 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     ):
         for name in names:
             registry.get(kind, name)
-    preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
-    if preflight is not None:
-        preflight(**settings.detector_params)
     for name in settings.selectors:
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
             raise InputError(
@@ -46,6 +43,17 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
             f"{settings.search} judges candidates one by one, and {settings.selectors[0]!r} judges only a whole pool; "
             f"put one of {alone} first"
         )
+
+
+def check_detector(settings: StudySettings, registry: Registry) -> None:
+    """Let the detector check what only it knows, such as whether its weights can be had.
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
+    if preflight is not None:
+        preflight(**settings.detector_params)
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:

@@ -157,6 +157,6 @@ def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
 
 
 def _named_source(source: Source) -> str:
-    if isinstance(source, Path):
-        return str(source.absolute())
+    if isinstance(source, (Path, str)):
+        return str(Path(source).absolute())
     return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]

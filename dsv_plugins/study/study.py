@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.study.check import check_names, make_executor
+from dsv_plugins.study.check import check_detector, check_names, make_executor
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.study.warm_up import prepare_worker
 
@@ -40,6 +39,7 @@ class Study(StudySettings):
         """
         registry = build_registry(self.plugins)
         check_names(self, registry)
+        check_detector(self, registry)
         executor = make_executor(self, registry)
         prepare = functools.partial(prepare_worker, self.detector, dict(self.detector_params), self.plugins)
         is_finished = RunFolder(self.folder()).selection.exists()
@@ -51,10 +51,6 @@ class Study(StudySettings):
             return run_study(plan_study(self, registry), executor, observer or Observer(), command=command)
 
 
-def select(train: Source | str, test: Source | str, *, observer: Observer | None = None, **settings: Any) -> Result:
+def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Result:
     """Run a study in one call; the settings are those of `StudySettings`."""
-    return Study(_source(train), _source(test), **settings).run(observer)
-
-
-def _source(source: Source | str) -> Source:
-    return Path(source) if isinstance(source, str) else source
+    return Study(train, test, **settings).run(observer)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -34,16 +32,15 @@ from torch import Tensor
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import WorkerError
 from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.folder import MANIFEST, RunFolder, finished_folder
+from dsv_plugins.store.folder import RunFolder, finished_folder
+from dsv_plugins.store.progress import mark_driver, progress_texts, write_progress_text
+from dsv_plugins.store.transfer import Files, finished_folders, read_files, write_files
 from dsv_plugins.training.job import FROZEN_PART, Job
 
 __all__ = ["Job", "PortableJob", "RemoteJobs", "RemoteResult", "environment"]
 
 Reference = TypeVar("Reference")
 Value = TypeVar("Value")
-
-Files = Mapping[str, NDArray[np.uint8]]
-"""The content of files, by their path below a folder."""
 
 Images = Mapping[str, Any]
 """A study's images as plain arrays, which an object store can share between processes without a copy."""
@@ -102,11 +99,11 @@ class PortableJob:
             job = replace(job, run=Path(folder))
             RunFolder(job.run).progress.mkdir()
             if job.starts_from is not None:
-                _write_files(job.starts_from, self.start)
-            with _reporting(RunFolder(job.run).progress, report):
+                write_files(job.starts_from, self.start)
+            with _reporting(RunFolder(job.run), report):
                 value = work(job)
-            finished = [manifest.parent for manifest in job.run.rglob(MANIFEST)]
-            return RemoteResult(value, {path.relative_to(job.run).as_posix(): _read_files(path) for path in finished})
+            finished = finished_folders(job.run)
+            return RemoteResult(value, {path.relative_to(job.run).as_posix(): read_files(path) for path in finished})
 
 
 class RemoteJobs(Generic[Reference]):
@@ -140,22 +137,20 @@ class RemoteJobs(Generic[Reference]):
         if key not in self._images:
             self._images[key] = self._put(_arrays(dataset, features))
         if job.run not in self._marks:
-            self._marks[job.run] = RunFolder(job.run).progress / f".driver-{uuid.uuid4().hex}"
-            self._marks[job.run].touch()
-        start = {} if job.starts_from is None else _read_files(job.starts_from)
+            self._marks[job.run] = mark_driver(RunFolder(job.run))
+        start = {} if job.starts_from is None else read_files(job.starts_from)
         return PortableJob(job, start, self._marks[job.run], environment(job.plugins)), self._images[key]
 
     def unpack(self, job: Job, result: RemoteResult[Value]) -> Value:
         """Write what the job finished into the run folder, and return the value."""
         for name, files in result.finished.items():
             with finished_folder(job.run / name) as folder:
-                _write_files(folder, files)
+                write_files(folder, files)
         return result.value
 
     def show_progress(self, job: Job, name: str, content: str) -> None:
         """Write how far a remote training is into the run folder, where the study looks for it."""
-        with contextlib.suppress(OSError):  # a display is not worth a training
-            (RunFolder(job.run).progress / name).write_text(content)
+        write_progress_text(RunFolder(job.run), name, content)
 
 
 def environment(plugins: tuple[object, ...] = ()) -> dict[str, str]:
@@ -190,10 +185,8 @@ def _arrays(dataset: Dataset, features: Mapping[str, Mapping[str, Tensor]]) -> I
         "test": dataset.test.numpy(),
         "holdout": holdout,
         "fingerprint": dataset.fingerprint,
-        # Channels last, as on the disk: an array in another order would be copied on its way.
         "features": {
-            images: {name: values.movedim(1, -1).numpy() for name, values in parts.items()}
-            for images, parts in features.items()
+            images: {name: values.numpy() for name, values in parts.items()} for images, parts in features.items()
         },
     }
 
@@ -207,10 +200,7 @@ def _features(images: Images) -> dict[str, dict[str, Tensor]] | None:
     features = images["features"]
     if not features:
         return None
-    return {
-        name: {part: _tensor(values).movedim(-1, 1) for part, values in parts.items()}
-        for name, parts in features.items()
-    }
+    return {name: {part: _tensor(values) for part, values in parts.items()} for name, parts in features.items()}
 
 
 def _tensor(pixels: NDArray[Any]) -> Tensor:
@@ -219,34 +209,18 @@ def _tensor(pixels: NDArray[Any]) -> Tensor:
         return torch.from_numpy(pixels)
 
 
-def _read_files(folder: Path) -> Files:
-    return {
-        file.relative_to(folder).as_posix(): np.fromfile(file, np.uint8)
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != MANIFEST
-    }
-
-
-def _write_files(folder: Path, files: Files) -> None:
-    for name, content in files.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        content.tofile(file)
-
-
 @contextlib.contextmanager
-def _reporting(folder: Path, report: Callable[[str, str], None]) -> Iterator[None]:
-    """Pass on, from a thread, what a training writes into the folder."""
+def _reporting(run: RunFolder, report: Callable[[str, str], None]) -> Iterator[None]:
+    """Pass on, from a thread, how far a training says that it is."""
     ended = threading.Event()
 
     def watch() -> None:
         reported: dict[str, str] = {}
         while not ended.wait(REPORT_SECONDS):
-            for file in folder.iterdir():
-                content = file.read_text()
-                if content and content != reported.get(file.name):
-                    reported[file.name] = content
-                    report(file.name, content)
+            for name, content in progress_texts(run):
+                if content != reported.get(name):
+                    reported[name] = content
+                    report(name, content)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
