@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-pu-auc bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-false-alarms bench-pu-auc bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
 	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-detectors, bench-pu-auc, bench-ray: measurements"
+	@echo "make bench-settings, bench-false-alarms TASKS=\"FOLDER ...\": measurements on labelled tasks"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -63,8 +64,11 @@ test-slow: $(ADAPTERS_READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
-bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-pu-auc: $(READY)
+bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
+
+bench-settings bench-false-alarms: $(READY)
+	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py $(TASKS)
 
 bench-ray: $(ADAPTERS_READY)
 	$(PYTHON) adapters/dsv-ray/benchmarks/bench_ray.py

@@ -65,9 +65,9 @@ def task(tmp_path: Path) -> Path:
     return make_task(tmp_path / "parts")
 
 
-def make_task(folder: Path) -> Path:
+def make_task(folder: Path, train: int = 8) -> Path:
     for part, kind, seeds in (
-        ("train", "good", range(8)),
+        ("train", "good", range(train)),
         ("test", "good", range(100, 104)),
         ("test", "bar", range(200, 204)),
     ):
