@@ -11,7 +11,8 @@ from conftest import make_task, texture
 from PIL import Image
 
 from dsv_plugins import InputError
-from dsv_plugins.data.dataset import open_dataset, prepare
+from dsv_plugins.data import images
+from dsv_plugins.data.dataset import default_holdout, open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
 from dsv_plugins.store.artifacts import images_file, open_images
 
@@ -264,3 +265,30 @@ def test_tensors_are_taken_as_they_are(tmp_path):
     assert {bytes(image.numpy()) for image in data.train} == {bytes(image.numpy()) for image in images[:5]}
     with pytest.raises(InputError, match="uint8"):
         prepare(images[:5].float(), images[5:], tmp_path / "data", size=16)
+
+
+def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
+    """However many images there are, no more wait decoded than the threads may be ahead."""
+    started, taken, ahead = 0, 0, []
+
+    def counted(path, size):
+        nonlocal started
+        started += 1
+        ahead.append(started - taken)
+        return np.zeros((3, size, size), np.uint8)
+
+    monkeypatch.setattr(images, "decode", counted)
+    paths = [tmp_path / f"{index:04d}.png" for index in range(1000)]
+    for expected, (path, _) in zip(paths, images.decode_all(paths, 8), strict=True):
+        assert path == expected
+        taken += 1
+    assert started == 1000
+    limit = images.AHEAD * (os.cpu_count() or 1)
+    assert 1 < max(ahead) <= limit + 1
+
+
+@pytest.mark.parametrize(
+    ("good", "kept_out"), [(2, 0), (14, 0), (15, 5), (30, 10), (57, 19), (60, 19), (95, 19), (200, 40), (5000, 100)]
+)
+def test_how_many_good_images_are_kept_out(good: int, kept_out: int):
+    assert default_holdout(good) == kept_out
