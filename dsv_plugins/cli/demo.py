@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-LARGER_SIZES = slice(8, None)
-"""The smaller half of the paper's patch sizes is a few pixels or a single one at the size of these images."""
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
@@ -39,9 +36,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.demo_task import write_demo_task
     from dsv_plugins.bench.methods import usable_selectors
     from dsv_plugins.data.images import split_folder
-    from dsv_plugins.hooks.records import AugmentationPlugin
     from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.hooks.spaces import grid
     from dsv_plugins.store.folder import verify
     from dsv_plugins.study.study import Study
 
@@ -50,14 +45,12 @@ def run(arguments: Namespace) -> int:
     if not task.exists() or verify(task) is not None:
         write_demo_task(task, arguments.texture, arguments.seed)
     registry = build_registry()
-    sizes = [point["patch_size"] for point in grid(registry.get(AugmentationPlugin, "cutpaste").space)]
     train, test = split_folder(task)
     (decides,) = Study(train, test).selectors  # the default
     study = Study(
         train,
         test,
         augmentation="cutpaste",
-        grid={"patch_size": sizes[LARGER_SIZES]},
         detector_params={} if arguments.updates is None else {"updates": arguments.updates},
         selector=[decides, *sorted(usable_selectors(registry, holdout=0.0) - {decides})],
         workers=arguments.workers,

@@ -11,7 +11,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
+from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.hooks.spaces import Range, Space, Values
 from dsv_plugins.study.settings import StudySettings
@@ -65,6 +65,8 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
             settings[owner] = {**settings.get(owner, {}), name: arguments[name]}
     if arguments.preset is not None:
         implied = _implied_by(arguments.preset, settings.get("detector"))
+        if not _fits(implied.get("grid", {}), settings.get("augmentation")):
+            del implied["grid"]
         settings = {**{name: value for name, value in implied.items() if name in names}, **settings}
     return settings
 
@@ -78,6 +80,14 @@ def _implied_by(preset: str, detector: str | None) -> dict[str, Any]:
         if preset in record.presets:
             return {"detector": record.name, **record.presets[preset]}
     return {}
+
+
+def _fits(grid: Space, augmentation: str | None) -> bool:
+    """Whether the augmentations have these hyperparameters; those of other packages may have others."""
+    default = str(next(each.default for each in fields(StudySettings) if each.name == "augmentation"))
+    records = {record.name: record for record in build_registry().of_kind(AugmentationPlugin)}
+    names = (augmentation or default).split(",")
+    return all(set(grid) <= set(records[name].space) for name in names if name in records)
 
 
 def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:

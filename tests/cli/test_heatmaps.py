@@ -118,22 +118,27 @@ def test_the_scale_ends_near_the_hottest_place():
 
 
 @pytest.mark.parametrize(
-    ("flags", "detector", "selector"),
+    ("flags", "detector", "selector", "sizes"),
     [
-        ([], "cutpaste-timm", "cosine"),
-        (["--preset", "best"], "cutpaste-timm", "cosine"),
-        (["--preset", "paper"], "cutpaste-resnet18", "dsv"),
-        (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc"),
-        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "cosine"),
+        ([], "cutpaste-timm", "cosine", 9),
+        (["--preset", "best"], "cutpaste-timm", "cosine", 9),
+        (["--preset", "paper"], "cutpaste-resnet18", "dsv", 17),
+        (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc", 17),
+        (["--preset", "paper", "--grid", "patch_size=0.1,0.2"], "cutpaste-resnet18", "dsv", 2),
+        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "cosine", 9),
     ],
 )
-def test_a_preset_brings_its_detector_and_what_goes_with_it(flags, detector, selector, spoiled: Path):
+def test_a_preset_brings_its_detector_and_what_goes_with_it(flags, detector, selector, sizes, spoiled: Path):
     from jsonargparse import ArgumentParser
 
-    from dsv_plugins import Study
+    from dsv_plugins import Study, build_registry
     from dsv_plugins.cli.flags import add_study_flags, study_settings
+    from dsv_plugins.study.plan import plan_study
 
     parser = ArgumentParser()
     add_study_flags(parser)
     study = Study(spoiled / "train", spoiled / "test", **study_settings(parser.parse_args(flags)))
     assert (study.detector, study.selectors) == (detector, (selector,))
+    assert study.holdout == (0.0 if selector == "dsv" or sizes == 17 else None)
+    plan = plan_study(study, build_registry())
+    assert len(plan.candidates()) == sizes

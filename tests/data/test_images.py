@@ -11,7 +11,7 @@ from conftest import make_task, texture
 from PIL import Image
 
 from dsv_plugins import InputError
-from dsv_plugins.data import images
+from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import default_holdout, open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
 from dsv_plugins.store.artifacts import images_file, open_images
@@ -277,13 +277,13 @@ def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
         ahead.append(started - taken)
         return np.zeros((3, size, size), np.uint8)
 
-    monkeypatch.setattr(images, "decode", counted)
+    monkeypatch.setattr(reading, "decode", counted)
     paths = [tmp_path / f"{index:04d}.png" for index in range(1000)]
-    for expected, (path, _) in zip(paths, images.decode_all(paths, 8), strict=True):
+    for expected, (path, _) in zip(paths, reading.decode_all(paths, 8), strict=True):
         assert path == expected
         taken += 1
     assert started == 1000
-    limit = images.AHEAD * (os.cpu_count() or 1)
+    limit = reading.AHEAD * (os.cpu_count() or 1)
     assert 1 < max(ahead) <= limit + 1
 
 

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
     from dsv_plugins.builtin.augmentations.patches import Spread
 
-__all__ = ["PAPER_PATCH_SIZES", "CutAvg", "CutDiff", "CutOut", "CutPaste", "augmentation"]
+__all__ = ["PAPER_PATCH_SIZES", "PATCH_SIZES", "CutAvg", "CutDiff", "CutOut", "CutPaste", "augmentation"]
 
 PAPER_PATCH_SIZES: tuple[float, ...] = (
     *(round(0.00001 * 2**k, 5) for k in range(10)),
     *(round(0.01 * 2**k, 2) for k in range(7)),
 )
 """The 17 sizes among which the paper selects."""
+PATCH_SIZES = PAPER_PATCH_SIZES[8:]
+"""The larger nine: the others are a few pixels or a single one, unless the images are large."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class CutPaste(_PatchAugmentation):
 
 @hookimpl
 def augmentation() -> list[AugmentationPlugin]:
-    """The four augmentations over the paper's patch sizes."""
+    """The four augmentations over nine patch sizes."""
     return [
         _plugin("cutout", CutOut, "A black patch"),
         _plugin("cutavg", CutAvg, "A patch filled with its own mean colour"),
@@ -130,7 +132,7 @@ def augmentation() -> list[AugmentationPlugin]:
 
 
 def _plugin(name: str, factory: Callable[..., Augmentation], summary: str) -> AugmentationPlugin:
-    return AugmentationPlugin(name, factory, summary, space={"patch_size": PAPER_PATCH_SIZES})
+    return AugmentationPlugin(name, factory, summary, space={"patch_size": PATCH_SIZES})
 
 
 def _check_spread(name: str, value: Spread, highest: float = math.inf) -> None:

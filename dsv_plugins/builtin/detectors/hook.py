@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dsv_plugins import DetectorEncoderPlugin, hookimpl
+from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
 from dsv_plugins.builtin.detectors import resnet18_settings, timm_settings
 
 __all__ = ["detector_encoder"]
+
+PAPER = {"selector": "dsv", "holdout": 0.0, "grid": {"patch_size": PAPER_PATCH_SIZES}}
+"""The rest of the paper's protocol."""
 
 
 @hookimpl
@@ -25,6 +29,6 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=resnet18_settings.cutpaste_resnet18,
             summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
             check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
-            presets={"quick": {}, "paper": {"selector": "dsv", "holdout": 0.0}},
+            presets={"quick": {}, "paper": PAPER},
         ),
     ]
