@@ -102,27 +102,32 @@ class Kernel(Density):
 
     def score(self, embeddings: Tensor) -> Tensor:
         """The negative log-density."""
-        rows, kernels = embeddings.double(), self.embeddings.double()
-        squared = rows.square().sum(dim=1, keepdim=True) + kernels.square().sum(dim=1) - 2 * rows @ kernels.T
-        count, width = kernels.shape
-        constant = math.log(count) + width / 2 * math.log(2 * math.pi)
-        return (constant - torch.logsumexp(-squared.clamp(min=0) / 2, dim=1)).float()
+        return self._improbability(self._squared_distances(embeddings), len(self.embeddings))
 
     def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The negative log-densities without each row's own kernel."""
+        """The negative log-densities without each row's own kernel.
+
+        That kernel is left out of the sum: next to it, all others are less than a rounding error in many dimensions.
+        """
         count = len(embeddings)
         if count < 2:
             return self.score(embeddings)
-        # At its own place a row adds 1/n of the kernel's peak, which is the density of a single row there.
-        peak = -type(self)(embeddings[:1]).score(embeddings[:1]).double()
-        logs = -self.score(embeddings).double()
-        others = (count - (peak - logs).exp()).clamp(min=torch.finfo(torch.float64).tiny)
-        return -(logs + (others / (count - 1)).log()).float()
+        return self._improbability(self._squared_distances(embeddings).fill_diagonal_(math.inf), count - 1)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> Kernel:
         """The density whose `state` this is."""
         return cls(state["embeddings"])
+
+    def _squared_distances(self, embeddings: Tensor) -> Tensor:
+        rows, kernels = embeddings.double(), self.embeddings.double()
+        squared = rows.square().sum(dim=1, keepdim=True) + kernels.square().sum(dim=1) - 2 * rows @ kernels.T
+        return squared.clamp(min=0)
+
+    def _improbability(self, squared_distances: Tensor, kernels: int) -> Tensor:
+        """The negative log-density at some distances from that many kernels."""
+        constant = math.log(kernels) + self.embeddings.shape[1] / 2 * math.log(2 * math.pi)
+        return (constant - torch.logsumexp(-squared_distances / 2, dim=1)).float()
 
 
 DENSITY_CLASSES: Mapping[str, type[Gaussian] | type[Kernel]] = {"gaussian": Gaussian, "kde": Kernel}
