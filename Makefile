@@ -22,7 +22,7 @@ help:
 $(READY): pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo]" --group dev
+	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo,onnx]" --group dev
 	@touch $@
 
 # Adapters bring other libraries along, which the demo does without.

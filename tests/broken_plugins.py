@@ -245,6 +245,24 @@ def encode_halved_floats(self, images):
     return Linear.encode(self, images) * (0.5 if images.is_floating_point() else 1.0)
 
 
+class Halved(torch.nn.Module):
+    """The scores of a detector, halved."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def forward(self, images):
+        return (self.found.score(images) / 2,)
+
+
+class Heating(Halved):
+    """The scores of a detector, and heatmaps that it does not have."""
+
+    def forward(self, images):
+        return self.found.score(images), images.mean(dim=1)
+
+
 TRAININGS = itertools.count()
 
 BROKEN_DETECTOR_ENCODERS = [
@@ -307,6 +325,8 @@ BROKEN_DETECTOR_ENCODERS = [
     Broken("does_not_modify_its_input", detector(fit=fit_after(lambda a: a["images"][0].zero_()))),
     Broken("loads_what_it_saved", detector(load=load_without_centre)),
     Broken("loads_what_it_saved", detector("negated", load=load_negated)),
+    Broken("exports_the_same_scores", detector(as_module=Halved)),
+    Broken("exports_the_same_scores", detector("heats", as_module=Heating)),
     Broken(
         "saves_no_pickle",
         detector(

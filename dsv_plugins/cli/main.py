@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from dsv_plugins.cli import bench, check, demo, plugins, report, score, select
+from dsv_plugins.cli import bench, check, demo, export, plugins, report, score, select
 from dsv_plugins.cli.terminal import Terminal, any_name_printable
 from dsv_plugins.errors import DSVError, describe_error, one_line
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...] = (select, score, report, demo, bench, plugins, check)
+COMMANDS: tuple[ModuleType, ...] = (select, score, export, report, demo, bench, plugins, check)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
 EXIT_FAILED, EXIT_WRONG_CALL, EXIT_INTERRUPTED = 1, 2, 130

@@ -19,7 +19,7 @@ from dsv_plugins.types import Evaluation
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["Augmentation", "DetectorEncoder", "Executor", "Outcome", "Progress", "Selector"]
 
@@ -212,6 +212,14 @@ class DetectorEncoder(ABC):
 
     def heatmap(self, images: Tensor) -> Tensor | None:
         """How unusual each place of each image is: (images, height, width), of any size; None if it cannot say."""
+        return None
+
+    def as_module(self) -> nn.Module | None:
+        """The trained detector as one module that can be exported; None if there is none.
+
+        It takes floating-point images in [0, 1] of shape (images, 3, height, width) at the detector's image size. It
+        returns a tuple: the scores, and the heatmaps behind them if the detector has any. `dsv export` traces it.
+        """
         return None
 
     def frozen_features(self, images: Tensor) -> Mapping[str, Tensor]:

@@ -20,6 +20,7 @@
       selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
       aucs.json            AUCs, if a benchmark or the demo knows the labels
       model/               the chosen detector with a manifest, and the scores of good images kept out of training
+      model.onnx, model.pt2   the same detector as one file, if it was exported
       report.html          the page that shows why
 
 A finished folder appears by one rename after everything in it is on the disk. Nothing is pickled.
@@ -49,6 +50,7 @@ __all__ = [
     "finished_folder",
     "read_json",
     "verify",
+    "write_bytes",
     "write_json",
     "write_text",
     "writing",
@@ -98,6 +100,10 @@ class RunFolder:
     def candidate(self, candidate_id: str, updates: int | None) -> Path:
         """The folder of a candidate's evaluation after that many updates; None is the whole budget of its detector."""
         return self.candidates / f"{candidate_id}-{'all' if updates is None else updates}"
+
+    def exported(self, suffix: str) -> Path:
+        """The chosen detector as one file, in the format of that suffix."""
+        return self.path / f"model{suffix}"
 
     def shared_start(self, start_id: str) -> Path:
         """The folder of the common start of the candidates' trainings."""
@@ -156,10 +162,15 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
+    """Write a text file in one step, as `write_bytes` does."""
+    write_bytes(path, content.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step: a reader sees the old one or the new one, never a part."""
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
-        with partial.open("w", encoding="utf-8") as file:
+        with partial.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -26,7 +26,7 @@ from dsv_plugins.testing._suite import (
     has_all_methods,
     has_sound_record,
 )
-from dsv_plugins.transforms import global_randomness
+from dsv_plugins.transforms import global_randomness, resized
 
 __all__ = ["SUITE"]
 
@@ -204,6 +204,25 @@ def loads_what_it_saved(subject: _Subject) -> None:
     demand(_same(loaded.score(images), subject.detector.score(images)), "other scores after save and load")
 
 
+def exports_the_same_scores(subject: _Subject) -> None:
+    """The module of `as_module`, if there is one, has the scores and heatmaps of the detector itself."""
+    detector = subject.detector
+    module = detector.as_module()
+    if module is None:
+        return
+    images = resized(torch.cat([_normal_images(), _anomalous_images()]), detector.image_size or SIDE)
+    with torch.no_grad():
+        outputs = module(images)
+    sound = isinstance(outputs, tuple) and len(outputs) in (1, 2)
+    demand(sound, f"the module returned {_described(outputs)}; return a tuple of scores, or of scores and heatmaps")
+    scores, *heatmaps = outputs
+    demand(_same(scores, detector.score(images)), "the module of as_module has other scores")
+    expected = detector.heatmap(images)
+    demand((expected is None) == (not heatmaps), "as_module and heatmap do not agree on whether there are heatmaps")
+    if expected is not None:
+        demand(_same(heatmaps[0], expected), "the module of as_module has other heatmaps")
+
+
 def starts_alike(subject: _Subject) -> None:
     """A detector with `shared_updates` ends the same, whether it made its shared start itself or loaded it."""
     first = subject.build()
@@ -262,6 +281,7 @@ SUITE = Suite(
         takes_integers_and_floats,
         does_not_modify_its_input,
         loads_what_it_saved,
+        exports_the_same_scores,
         starts_alike,
         saves_no_pickle,
         leaves_global_randomness_alone,

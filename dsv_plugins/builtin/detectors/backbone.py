@@ -48,7 +48,7 @@ def load_backbone(name: str, weights: str | None, image_size: int, trained_stage
         return Backbone(name, weights, image_size, trained_stages)
 
 
-class Backbone:
+class Backbone(nn.Module):
     """The frozen network, and copies of its last stages.
 
     Args:
@@ -61,11 +61,15 @@ class Backbone:
         InputError: The model has no maps at strides 4, 8 and 16, or fewer stages.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, name: str, weights: str | None, image_size: int, trained_stages: int) -> None:
+        super().__init__()
         self.image_size = image_size
         model = _create(name, weights)
-        config = model.pretrained_cfg
-        self._mean, self._std = (torch.tensor(config[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
+        for key in ("mean", "std"):
+            self.register_buffer(key, torch.tensor(model.pretrained_cfg[key]).view(1, 3, 1, 1))
         strides = {info["module"].replace(".", "_"): info["reduction"] for info in model.feature_info}
         network = _stages(model)
         names = list(network)
@@ -87,15 +91,13 @@ class Backbone:
     def features(self, images: Tensor) -> dict[str, Tensor]:
         """What the frozen part makes of images, of any size, as uint8 or in [0, 1]; on the CPU."""
         device = best_device()
-        self._network.to(device)
-        mean, std = self._mean.to(device), self._std.to(device)
+        self.to(device)
         collected: dict[str, Tensor] = {}
         for start in range(0, len(images), BATCH):
             batch = resized(images[start : start + BATCH].to(device), self.image_size)
-            for name, rows in self.forward((batch - mean) / std).items():
+            for name, rows in self(batch).items():
                 if name not in collected:
-                    dtype = torch.float32 if name == POOLED else torch.float16
-                    collected[name] = torch.empty((len(images), *rows.shape[1:]), dtype=dtype)
+                    collected[name] = torch.empty((len(images), *rows.shape[1:]), dtype=rows.dtype)
                 collected[name][start : start + len(batch)] = rows
         return collected
 
@@ -105,11 +107,11 @@ class Backbone:
         part = nn.Sequential(*(self._network[name] for name in names[names.index(self._first_trained) :]))
         return copy.deepcopy(part).cpu().requires_grad_(True)
 
-    def forward(self, values: Tensor) -> dict[str, Tensor]:
-        """The frozen features of normalised images, in single precision."""
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """The frozen features of images in [0, 1] of the right size."""
         maps: dict[int, Tensor] = {}
         result: dict[str, Tensor] = {}
-        values = values.contiguous(memory_format=torch.channels_last)
+        values = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         for stage, module in self._network.items():
             if stage == self._first_trained:
                 result[STAGE_INPUT] = values
@@ -118,7 +120,8 @@ class Backbone:
             values = module(values)
             if self._strides.get(stage) in LOCAL_STRIDES:
                 maps[self._strides[stage]] = values
-        return {**result, **_places(maps), POOLED: maps[COARSE].mean(dim=(2, 3))}
+        halved = {name: features.half() for name, features in {**result, **_places(maps)}.items()}
+        return {**halved, POOLED: maps[COARSE].mean(dim=(2, 3))}
 
 
 def _create(name: str, weights: str | None) -> Any:

@@ -126,6 +126,10 @@ class CutPasteModule(pl.LightningModule):
         features: Tensor = self.backbone(images.contiguous(memory_format=self.memory_format))
         return features
 
+    def embed(self, images: Tensor) -> Tensor:
+        """The embedding of images: vectors of unit length."""
+        return functional.normalize(self(images), dim=1)
+
     def training_step(self, batch: Tensor, batch_index: int) -> Tensor:
         """The cross-entropy of one batch of normal images and their augmented copies."""
         with torch.autocast(self.device.type, enabled=False):  # images keep full precision even if the network does not

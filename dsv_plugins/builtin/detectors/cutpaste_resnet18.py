@@ -6,6 +6,7 @@ settings only, so it does not wait for Lightning and torchvision.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from collections.abc import Mapping
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
 from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density
@@ -132,10 +132,7 @@ class CutPasteResNet18(DetectorEncoder):
         """Embed images, of any size, as vectors of unit length on the CPU."""
         check_images(images)
         module = self._trained.to(best_device()).eval()
-        embeddings = [
-            functional.normalize(module(batch.to(module.device)), dim=1).cpu()
-            for batch in torch.split(images, ENCODE_BATCH)
-        ]
+        embeddings = [module.embed(batch.to(module.device)).cpu() for batch in torch.split(images, ENCODE_BATCH)]
         return torch.cat(embeddings)
 
     def encode_augmented(self, images: Tensor, augmentation: Augmentation, *, generator: torch.Generator) -> Tensor:
@@ -151,6 +148,10 @@ class CutPasteResNet18(DetectorEncoder):
     def score(self, images: Tensor) -> Tensor:
         """How improbable each image's embedding is among those of the train images."""
         return self.density.score(self.encode(images))
+
+    def as_module(self) -> nn.Module:
+        """A copy of the network with the density behind it."""
+        return copy.deepcopy(_Scored(self._trained, self.density)).cpu().eval().requires_grad_(False)
 
     def save(self, folder: Path) -> None:
         """Write `detector.safetensors` and `detector.json`; an unfinished training can resume from them."""
@@ -207,6 +208,18 @@ class CutPasteResNet18(DetectorEncoder):
         if self._density is None:
             raise InputError("this detector is not trained yet; call fit or load first")
         return self._density
+
+
+class _Scored(nn.Module):
+    """From images to scores."""
+
+    def __init__(self, network: CutPasteModule, density: Density) -> None:
+        super().__init__()
+        self.network = network
+        self.density = density
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (self.density.score(self.network.embed(images)),)
 
 
 def _new_module(settings: Settings, seed: int, *, initialise: bool = True) -> CutPasteModule:

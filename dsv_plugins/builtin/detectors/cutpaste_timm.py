@@ -7,6 +7,7 @@ stops and resumes ends with the same weights as one in a single go.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import math
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress, TrainingError
@@ -211,6 +212,12 @@ class CutPasteTimm(DetectorEncoder):
         tail, scorer = self._fitted
         return scorer.heatmap(tail, self._features(images))
 
+    def as_module(self) -> nn.Module:
+        """A copy of the whole detector, from images to scores and heatmaps."""
+        from dsv_plugins.builtin.detectors.whole import Whole
+
+        return copy.deepcopy(Whole(self._network, *self._fitted)).cpu().eval().requires_grad_(False)
+
     @property
     def _fitted(self) -> tuple[Tail, Scorer]:
         if self._tail is None or self._scorer is None:
@@ -224,7 +231,7 @@ class CutPasteTimm(DetectorEncoder):
     def save(self, folder: Path) -> None:
         """Write `detector.safetensors` and `detector.json`; an unfinished training can resume from them."""
         tail, scorer = self._fitted
-        parts = {"tail": tail.state_dict(), "scorer": scorer.state()}
+        parts = {"tail": tail.state_dict(), "scorer": scorer.state_dict()}
         if self._completed < self.updates:
             parts["optimizer"] = tail.optimizer_state()
         tensors = {

@@ -1,41 +1,47 @@
 """Models of the normal embeddings, whose improbability is the anomaly score.
 
+They are modules whose buffers are all they need, so that they can be exported with the network before them.
 Scikit-learn is imported only to make a density, at the end of a training, because that import takes seconds.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["DENSITY_CLASSES", "Density", "Gaussian", "Kernel"]
 
 
-class Density(Protocol):
+class Density(nn.Module, ABC):
     """Made from normal embeddings; scores others."""
 
+    @abstractmethod
     def score(self, embeddings: Tensor) -> Tensor:
         """One score per embedding, higher if it is less probable."""
-        ...
 
+    @abstractmethod
     def left_out_scores(self, embeddings: Tensor) -> Tensor:
         """The scores of the embeddings it was made from, each as if it had been left out."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """The tensors from which `from_state` makes it again."""
-        ...
+        return dict(self.state_dict())
 
 
-class Gaussian:
+class Gaussian(Density):
     """One Gaussian with the Ledoit–Wolf covariance; the score is the Mahalanobis distance."""
 
+    mean: Tensor
+    precision: Tensor
+
     def __init__(self, mean: Tensor, precision: Tensor, shrinkage: float = 0.0) -> None:
-        self.mean = mean
-        self.precision = precision
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("precision", precision)
         self.shrinkage = shrinkage
 
     @classmethod
@@ -71,27 +77,23 @@ class Gaussian:
         distances: Tensor = (squared / remaining).sqrt().float() * (count / (count - 1))
         return distances
 
-    def state(self) -> dict[str, Tensor]:
-        """Mean and precision."""
-        return {"mean": self.mean, "precision": self.precision}
-
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> Gaussian:
         """The density whose `state` this is."""
         return cls(state["mean"], state["precision"])
 
 
-class Kernel:
-    """A Gaussian kernel on every normal embedding; the score is the negative log-density, up to a constant."""
+class Kernel(Density):
+    """A Gaussian kernel on every normal embedding; the score is the negative log-density.
 
-    # Scott's rule gives nearly one for any number of samples in hundreds of dimensions.
-    BANDWIDTH = 1.0
+    The bandwidth is one: Scott's rule gives nearly that for any number of samples in hundreds of dimensions.
+    """
+
+    embeddings: Tensor
 
     def __init__(self, embeddings: Tensor) -> None:
-        from sklearn.neighbors import KernelDensity
-
-        self.embeddings = embeddings
-        self.estimator = KernelDensity(bandwidth=self.BANDWIDTH).fit(embeddings.double().numpy())
+        super().__init__()
+        self.register_buffer("embeddings", embeddings)
 
     @classmethod
     def fit(cls, embeddings: Tensor) -> Kernel:
@@ -100,27 +102,32 @@ class Kernel:
 
     def score(self, embeddings: Tensor) -> Tensor:
         """The negative log-density."""
-        return torch.from_numpy(-self.estimator.score_samples(embeddings.double().numpy())).float()
+        return self._improbability(self._squared_distances(embeddings), len(self.embeddings))
 
     def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The negative log-densities without each row's own kernel."""
+        """The negative log-densities without each row's own kernel.
+
+        That kernel is left out of the sum: next to it, all others are less than a rounding error in many dimensions.
+        """
         count = len(embeddings)
         if count < 2:
             return self.score(embeddings)
-        # At its own place a row adds 1/n of the kernel's peak, which is the density of a single row there.
-        peak = -type(self)(embeddings[:1]).score(embeddings[:1]).double()
-        logs = -self.score(embeddings).double()
-        others = (count - (peak - logs).exp()).clamp(min=torch.finfo(torch.float64).tiny)
-        return -(logs + (others / (count - 1)).log()).float()
-
-    def state(self) -> dict[str, Tensor]:
-        """The embeddings."""
-        return {"embeddings": self.embeddings}
+        return self._improbability(self._squared_distances(embeddings).fill_diagonal_(math.inf), count - 1)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> Kernel:
         """The density whose `state` this is."""
         return cls(state["embeddings"])
+
+    def _squared_distances(self, embeddings: Tensor) -> Tensor:
+        rows, kernels = embeddings.double(), self.embeddings.double()
+        squared = rows.square().sum(dim=1, keepdim=True) + kernels.square().sum(dim=1) - 2 * rows @ kernels.T
+        return squared.clamp(min=0)
+
+    def _improbability(self, squared_distances: Tensor, kernels: int) -> Tensor:
+        """The negative log-density at some distances from that many kernels."""
+        constant = math.log(kernels) + self.embeddings.shape[1] / 2 * math.log(2 * math.pi)
+        return (constant - torch.logsumexp(-squared_distances / 2, dim=1)).float()
 
 
 DENSITY_CLASSES: Mapping[str, type[Gaussian] | type[Kernel]] = {"gaussian": Gaussian, "kde": Kernel}

@@ -65,7 +65,6 @@ class LocalHead(nn.Module):
         """Take the unit of the heatmap from the logits of normal images."""
         self.spread.copy_(torch.cat([self(local_features(batch)).flatten() for batch in batches(train)]).std() + 1e-6)
 
-    @torch.inference_mode()
     def heatmap(self, features: FrozenFeatures) -> Tensor:
         """The logits in units of their spread on normal images, at stride 8."""
         logits: Tensor = self(local_features(features))

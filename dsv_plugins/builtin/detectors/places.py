@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.backbone import PLACES, FrozenFeatures
 
@@ -25,15 +25,22 @@ def batches(features: FrozenFeatures) -> Iterator[dict[str, Tensor]]:
         yield {name: values[start : start + BATCH].float() for name, values in features.items()}
 
 
-class PlaceGaussian:
+class PlaceGaussian(nn.Module):
     """One Gaussian for all places, about a mean of each place's own. Needs no training, only the frozen features.
 
     The distances of each place are standardised by those of the train images there. On objects that always lie alike,
     this tells an edge that belongs there from a scratch. Fine places are left out: they are mostly noise here.
     """
 
+    mean: Tensor
+    whitening: Tensor
+    centre: Tensor
+    spread: Tensor
+
     def __init__(self, state: Mapping[str, Tensor]) -> None:
-        self._state = dict(state)
+        super().__init__()
+        for name, values in state.items():
+            self.register_buffer(name, values)
 
     @classmethod
     def fit(cls, train: FrozenFeatures, *, seed: int) -> PlaceGaussian:
@@ -56,18 +63,13 @@ class PlaceGaussian:
         precision = torch.linalg.inv(torch.from_numpy(covariance))
         gaussian = cls({"mean": mean.float(), "whitening": torch.linalg.cholesky(precision).float()})
         distances = torch.cat([gaussian._distances(batch) for batch in batches(train)])
-        gaussian._state["centre"] = distances.mean(dim=0)
-        gaussian._state["spread"] = distances.std(dim=0, correction=0) + SPREAD_FLOOR * distances.std() + 1e-6
-        return gaussian
+        spread = distances.std(dim=0, correction=0) + SPREAD_FLOOR * distances.std() + 1e-6
+        return cls({**gaussian.state_dict(), "centre": distances.mean(dim=0), "spread": spread})
 
     def heatmap(self, features: FrozenFeatures) -> Tensor:
         """How unusual each place is, at stride 8: about 0 ± 1 on normal images."""
-        return (self._distances(features) - self._state["centre"]) / self._state["spread"]
-
-    def state(self) -> dict[str, Tensor]:
-        """The tensors from which it can be made again."""
-        return dict(self._state)
+        return (self._distances(features) - self.centre) / self.spread
 
     def _distances(self, features: FrozenFeatures) -> Tensor:
-        deviations = features[PLACES] - self._state["mean"]
-        return (deviations @ self._state["whitening"]).square().sum(dim=-1).sqrt()
+        deviations = features[PLACES] - self.mean
+        return (deviations @ self.whitening).square().sum(dim=-1).sqrt()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.backbone import FrozenFeatures
 from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density, Gaussian
@@ -20,19 +19,22 @@ PEAK_PLACES = 3
 LEAST = 1e-6
 
 
-@dataclass(frozen=True)
-class Scorer:
+class Scorer(nn.Module):
     """Adds two scores, each standardised by those of the train images.
 
-    Attributes:
+    Args:
         density: Models the embeddings of normal images.
         places: Models the places of normal images.
         scales: Mean and spread of the two scores on the train images.
     """
 
-    density: Density
-    places: PlaceGaussian
     scales: Tensor
+
+    def __init__(self, density: Density, places: PlaceGaussian, scales: Tensor) -> None:
+        super().__init__()
+        self.density = density
+        self.places = places
+        self.register_buffer("scales", scales)
 
     @classmethod
     def fit(cls, tail: Tail, train: FrozenFeatures, *, density: str, seed: int) -> Scorer:
@@ -46,30 +48,29 @@ class Scorer:
         embeddings = tail.embed(train)
         model, places = DENSITY_CLASSES[density].fit(embeddings), PlaceGaussian.fit(train, seed=seed)
         unscaled = cls(model, places, torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
-        both = (unscaled._whole(model.left_out_scores(embeddings)), unscaled._local(tail, train))
+        both = (unscaled._whole(model.left_out_scores(embeddings)), _local(unscaled.heatmap(tail, train)))
         scales = torch.stack([torch.stack([score.mean(), score.std(correction=0) + LEAST]) for score in both])
         return cls(model, places, scales)
 
+    def forward(self, tail: Tail, batch: FrozenFeatures) -> tuple[Tensor, Tensor]:
+        """Scores and heatmaps of one batch."""
+        heatmaps = self._heatmaps(tail, batch)
+        both = torch.stack([self._whole(self.density.score(tail(batch))), _local(heatmaps)])
+        return ((both - self.scales[:, :1]) / self.scales[:, 1:]).sum(dim=0).float(), heatmaps
+
+    @torch.no_grad()
     def score(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """One score for each image, higher for more anomalous."""
-        both = torch.stack([self._whole(self.density.score(tail.embed(features))), self._local(tail, features)])
-        return ((both - self.scales[:, :1]) / self.scales[:, 1:]).sum(dim=0).float()
+        return torch.cat([self(tail, batch)[0] for batch in batches(features)])
 
+    @torch.no_grad()
     def heatmap(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """How unusual each place is: what the local head makes of it, plus how rare its frozen features are there."""
-        return torch.cat([tail.local.heatmap(batch) + self.places.heatmap(batch) for batch in batches(features)])
-
-    def state(self) -> dict[str, Tensor]:
-        """The tensors from which `from_state` makes it again."""
-        return {
-            **{f"density.{name}": value for name, value in self.density.state().items()},
-            **{f"places.{name}": value for name, value in self.places.state().items()},
-            "scales": self.scales,
-        }
+        return torch.cat([self._heatmaps(tail, batch) for batch in batches(features)])
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], *, density: str) -> Scorer:
-        """The scorer whose `state` this is."""
+        """The scorer whose `state_dict` this is."""
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -83,6 +84,11 @@ class Scorer:
         scores = scores.double()
         return scores.clamp(min=LEAST).log() if isinstance(self.density, Gaussian) else scores
 
-    def _local(self, tail: Tail, features: FrozenFeatures) -> Tensor:
-        places = self.heatmap(tail, features).flatten(1).double()
-        return places.topk(min(PEAK_PLACES, places.shape[1]), dim=1).values.mean(dim=1)
+    def _heatmaps(self, tail: Tail, batch: FrozenFeatures) -> Tensor:
+        return tail.local.heatmap(batch) + self.places.heatmap(batch)
+
+
+def _local(heatmaps: Tensor) -> Tensor:
+    """The mean of the highest places of each heatmap."""
+    places = heatmaps.flatten(1).double()
+    return places.topk(min(PEAK_PLACES, places.shape[1]), dim=1).values.mean(dim=1)

@@ -95,26 +95,28 @@ class Tail(nn.Module):
             loss = functional.binary_cross_entropy_with_logits(logits, target.to(device))
             _step(self._local_optimizer, loss, LOCAL_RATE * rising * falling)
 
-    @torch.inference_mode()
-    def embed(self, features: FrozenFeatures) -> Tensor:
+    def forward(self, batch: FrozenFeatures) -> Tensor:
         """The pooled map of stride 16, joined with the pooled output of the last stages, a row for each image.
 
         Each feature is standardised by the train images: raw, the frozen ones would drown the trained ones in every
         distance that a selector measures.
         """
-        return (self._joined(features) - self.mean) / self.deviation
+        return (self._joined(batch) - self.mean) / self.deviation
+
+    @torch.inference_mode()
+    def embed(self, features: FrozenFeatures) -> Tensor:
+        """The embeddings of any number of images."""
+        return torch.cat([self(batch) for batch in batches(features)])
 
     @torch.inference_mode()
     def standardise_by(self, train: FrozenFeatures) -> None:
         """Take mean and deviation of the embedding from normal images."""
-        rows = self._joined(train)
+        rows = torch.cat([self._joined(batch) for batch in batches(train)])
         self.mean.copy_(rows.mean(dim=0))
         self.deviation.copy_(rows.std(dim=0, correction=0) + LEAST_SHARE * rows.std(correction=0) + 1e-9)
 
-    def _joined(self, features: FrozenFeatures) -> Tensor:
-        return torch.cat(
-            [torch.cat([batch[POOLED], self._pooled(batch[STAGE_INPUT])], dim=1) for batch in batches(features)]
-        )
+    def _joined(self, batch: FrozenFeatures) -> Tensor:
+        return torch.cat([batch[POOLED], self._pooled(batch[STAGE_INPUT])], dim=1)
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """What a training must keep to resume: the moments of each parameter."""

@@ -299,8 +299,9 @@ def test_leaving_one_out_is_what_fitting_without_it_gives(count: int):
     assert np.allclose(fast, slow, rtol=1e-4)
 
 
-def test_leaving_one_out_of_a_kernel_density():
-    rows = np.random.default_rng(1).normal(size=(15, 3))
+@pytest.mark.parametrize("width", [3, 400])
+def test_leaving_one_out_of_a_kernel_density(width: int):
+    rows = np.random.default_rng(1).normal(size=(15, width))
     fast = Kernel.fit(torch.from_numpy(rows)).left_out_scores(torch.from_numpy(rows)).numpy()
     slow = [
         -KernelDensity(bandwidth=1.0).fit(np.delete(rows, place, axis=0)).score_samples(rows[[place]])[0]

@@ -1,0 +1,61 @@
+"""Write the detector that a finished study has chosen into one file, which judges images without this package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import ArgumentParser, Namespace
+
+from dsv_plugins.cli.terminal import Terminal, literal
+from dsv_plugins.errors import InputError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("run", type=str, help="the run folder of `dsv select`")
+    parser.add_argument(
+        "--format", type=Literal["onnx", "torch"], default="onnx", help="an ONNX file, or a program of torch.export"
+    )
+    parser.add_argument(
+        "--out", type=str, help="the file to write; model.onnx or model.pt2 in the run folder by default"
+    )
+    parser.add_argument(
+        "--false-alarms",
+        type=float,
+        help="the share of good images that may be called anomalous "
+        "(default: 0.05, or the lowest rate that the held-out images can promise)",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Write the file, and say what goes in and what comes out."""
+    from dsv_plugins.decisions import check_rate
+
+    if arguments.false_alarms is not None:
+        check_rate("--false-alarms", arguments.false_alarms)
+    if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
+        raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
+
+    from dsv_plugins.store.folder import RunFolder
+    from dsv_plugins.study.export import SUFFIXES, export_model
+    from dsv_plugins.study.model import NO_CALIBRATION, load
+
+    model = load(arguments.run, false_alarms=arguments.false_alarms)
+    target = Path(arguments.out or RunFolder(model.run).exported(SUFFIXES[arguments.format]))
+    outputs = export_model(model, arguments.format, target)
+    side = model.record.image_size
+    told = [
+        f"model: {target}",
+        f"takes RGB images from 0 to 1, (batch, 3, {side}, {side})",
+        f"returns {', '.join(outputs)}",
+    ]
+    if model.false_alarms is None:
+        print(f"note: no p-values and no verdicts: {NO_CALIBRATION}", file=sys.stderr)
+    else:
+        told.append(f"false-alarm rate {model.false_alarms:.3g}")
+    Terminal().print(literal("; ".join(told)), soft_wrap=True)
+    return 0
