@@ -133,9 +133,10 @@ class Findings:
 
     def __str__(self) -> str:
         return (
-            f"{self.flagged} of {self.images} test images are flagged at a false-alarm rate of {self.false_alarms:.3g} "
-            f"(by {self.held_out} good images kept out of training); about {self.share:.0%} of the test images are "
-            f"anomalous (95 % interval {self.lowest_share:.0%} to {self.highest_share:.0%})"
+            f"{self.flagged} of {self.images} test images are flagged at a false-alarm rate of "
+            f"{100 * self.false_alarms:.3g} % (by {self.held_out} good images kept out of training); about "
+            f"{100 * self.share:.0f} % of the test images are anomalous (95 % interval "
+            f"{100 * self.lowest_share:.0f} to {100 * self.highest_share:.0f} %)"
         )
 
     @property

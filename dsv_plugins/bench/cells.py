@@ -25,12 +25,13 @@ POOLED = "all together"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """One candidate: its hyperparameters, its AUC, and the quantities of the theory."""
+    """One candidate: its hyperparameters, its AUC, the quantities of the theory, and its pixel AUROC if it has one."""
 
     augmentation: str
     params: Mapping[str, object]
     auc: float
     theory: Theory
+    pixel_auc: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,15 @@ class Cell:
     def aucs(self) -> dict[str, float]:
         """The AUC of each method: the mean of the pool, the random training, each selector's choice."""
         random = {} if self.random is None else {RANDOM: self.random}
-        chosen = {label: self.pool[choose(losses)] for label, losses in self.losses.items()}
-        return {AVERAGE: float(np.mean(self.pool)), **random, **chosen}
+        return {AVERAGE: float(np.mean(self.pool)), **random, **self._chosen(self.pool)}
+
+    @property
+    def pixel_aucs(self) -> dict[str, float]:
+        """The mean pixel AUROC of the pool, each selector's choice, and the best; empty if a candidate has none."""
+        pool = [candidate.pixel_auc for candidate in self.candidates if candidate.pixel_auc is not None]
+        if len(pool) < len(self.candidates):
+            return {}
+        return {AVERAGE: float(np.mean(pool)), **self._chosen(pool), "best": max(pool)}
 
     @property
     def best(self) -> float:
@@ -77,18 +85,23 @@ class Cell:
         """The AUC of the worst candidate."""
         return min(self.pool)
 
+    def _chosen(self, pool: Sequence[float]) -> dict[str, float]:
+        """What each selector's choice has, of a value for each candidate."""
+        return {label: pool[choose(losses)] for label, losses in self.losses.items()}
+
     def as_json(self) -> dict[str, Any]:
         """The cell as one JSON object; a value that is not finite is null."""
         candidates = []
         for candidate in self.candidates:
             theory = {name: finite_or_none(value) for name, value in asdict(candidate.theory).items()}
             entry = {"augmentation": candidate.augmentation, "params": dict(candidate.params), "auc": candidate.auc}
-            candidates.append({**entry, **theory})
+            candidates.append({**entry, "pixel_auc": candidate.pixel_auc, **theory})
         return {
             "task": self.task,
             "augmentation": self.augmentation,
             "seed": self.seed,
             "auc": {**self.aucs, "best": self.best, "worst": self.worst},
+            "pixel_auc": self.pixel_aucs,
             "choices": {label: choose(losses) for label, losses in self.losses.items()},
             "losses": {label: [finite_or_none(loss) for loss in losses] for label, losses in self.losses.items()},
             "candidates": candidates,
@@ -104,6 +117,7 @@ def measure(
     methods: Sequence[Method],
     registry: Registry,
     random: float | None = None,
+    pixel_aucs: Mapping[str, float] = {},
     notes: Sequence[str] = (),
 ) -> Cell:
     """A pool of trained candidates, measured.
@@ -117,6 +131,7 @@ def measure(
         methods: The methods to compare.
         registry: Where the selectors are found.
         random: AUC of the random training.
+        pixel_aucs: The pixel AUROC of each candidate that has one, by its id.
         notes: Remarks made so far.
 
     Raises:
@@ -135,6 +150,7 @@ def measure(
                 params=evaluation.candidate.params,
                 auc=auc_of(evaluation, labels),
                 theory=theory_of(evaluation.embeddings, labels),
+                pixel_auc=pixel_aucs.get(evaluation.candidate.id),
             )
             for evaluation in usable
         ],

@@ -12,6 +12,7 @@ from dsv_plugins.bench.analysis import ablation_table, correlations_table, theor
 from dsv_plugins.bench.cells import Cell
 from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_table, ranks_table, tasks_table
 from dsv_plugins.bench.frames import auc_frame
+from dsv_plugins.bench.pixels import pixels_table
 from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from dsv_plugins.bench.variations import VariedAUCs, variations_table
@@ -27,6 +28,7 @@ def tabulate(cells: Sequence[Cell], varied: Sequence[VariedAUCs] = ()) -> list[T
     """All tables, the summaries first."""
     aucs = auc_frame(cells)
     summaries = [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
+    summaries += [pixels_table(cells)] if any(cell.pixel_aucs for cell in cells) else []
     summaries += [variations_table(varied)] if varied else []
     return [*summaries, tasks_table(aucs), ablation_table(aucs), correlations_table(cells), theory_table(cells)]
 

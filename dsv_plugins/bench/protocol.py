@@ -11,6 +11,7 @@ from typing import Any
 from dsv_plugins.bench.aucs import auc_of, labels_of, measure_aucs
 from dsv_plugins.bench.cells import POOLED, Cell, measure
 from dsv_plugins.bench.methods import MAIN, installed_methods, usable_selectors
+from dsv_plugins.bench.pixels import measure_pixels
 from dsv_plugins.bench.random_run import random_study
 from dsv_plugins.bench.reuse import reuse_work
 from dsv_plugins.bench.tasks import Task
@@ -118,6 +119,21 @@ class Bench:
         self.variations.check()
 
 
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The trained candidates of one cell, and what the labels say of them.
+
+    Attributes:
+        evaluations: The candidates.
+        labels: Whether each test image is anomalous.
+        pixel_aucs: The pixel AUROC of each candidate that has one, by its id.
+    """
+
+    evaluations: Sequence[Evaluation]
+    labels: Sequence[bool]
+    pixel_aucs: Mapping[str, float]
+
+
 class _Work:
     """A benchmark that is running."""
 
@@ -146,20 +162,23 @@ class _Work:
                 with self._reported(f"{task.name}, {POOLED}, seed {seed}"):
                     if len(pools) < len(self.bench.augmentations):
                         raise TrainingError("an augmentation is missing, so this pool would not be the same as others")
-                    evaluations = [evaluation for pool, _ in pools for evaluation in pool]
-                    self._add((task.name, POOLED, seed), evaluations, pools[0][1])
+                    evaluations = [evaluation for pool in pools for evaluation in pool.evaluations]
+                    pixel_aucs = {name: auc for pool in pools for name, auc in pool.pixel_aucs.items()}
+                    self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixel_aucs))
 
-    def _measure(self, task: Task, augmentation: str, seed: int) -> tuple[list[Evaluation], list[bool]]:
-        """Train and measure one cell, and return its pool with the labels of the test images."""
+    def _measure(self, task: Task, augmentation: str, seed: int) -> _Pool:
+        """Train and measure one cell, and return its pool."""
         study = self.bench.study(task, augmentation, seed, self.registry)
         reuse_work(study)
         result = self.conduct(study)
         labels = labels_of(result.run)
         measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
-        evaluations = [result.evaluation(candidate) for candidate in finished]
+        pixel_aucs, without_masks = measure_pixels(result, task.ground_truth, labels)
+        pool = _Pool([result.evaluation(candidate) for candidate in finished], labels, pixel_aucs)
         notes = [note for note in result.notes if note.startswith("left out")]
         notes += [f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason]
+        notes += without_masks
         random = None
         try:
             random = self._random_auc(study, labels)
@@ -167,18 +186,18 @@ class _Work:
             raise
         except DSVError as error:  # the other methods can still be compared
             notes.append(f"no Random run: {error}")
-        cell = self._add((task.name, augmentation, seed), evaluations, labels, random=random, notes=notes)
+        cell = self._add((task.name, augmentation, seed), pool, random=random, notes=notes)
         with self._reported(f"{task.name}, {augmentation}, seed {seed}, variations"), threads(study.threads):
             self.varied += vary(
                 cell,
-                evaluations,
+                pool.evaluations,
                 labels,
                 result,
                 variations=self.bench.variations,
                 methods=self.methods,
                 registry=self.registry,
             )
-        return evaluations, labels
+        return pool
 
     def _random_auc(self, study: Study, labels: Sequence[bool]) -> float:
         """The AUC of the Random baseline, which is not in the pool."""
@@ -190,14 +209,20 @@ class _Work:
     def _add(
         self,
         name: tuple[str, str, int],
-        evaluations: Sequence[Evaluation],
-        labels: Sequence[bool],
+        pool: _Pool,
         *,
         random: float | None = None,
         notes: Sequence[str] = (),
     ) -> Cell:
         cell = measure(
-            name, evaluations, labels, methods=self.methods, registry=self.registry, random=random, notes=notes
+            name,
+            pool.evaluations,
+            pool.labels,
+            methods=self.methods,
+            registry=self.registry,
+            random=random,
+            pixel_aucs=pool.pixel_aucs,
+            notes=notes,
         )
         self.cells.append(cell)
         return cell

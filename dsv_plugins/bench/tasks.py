@@ -27,6 +27,11 @@ class Task:
     train: Path
     test: Path
 
+    @property
+    def ground_truth(self) -> Path:
+        """Where masks of the defects are, if the task has any."""
+        return self.test.parent / "ground_truth"
+
     def check_labels(self) -> None:
         """Check, before hours of training, that there are normal and anomalous test images.
 

@@ -17,7 +17,7 @@ from dsv_plugins.errors import InputError, TrainingError
 __all__ = ["add_arguments", "run"]
 
 EXIT_PARTLY_FAILED = 1
-ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon", "variations")
+ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon", "pixels", "variations")
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
     {"augmentation", "selector", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}

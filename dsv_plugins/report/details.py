@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dsv_plugins.report.drawing import (
 )
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 
-__all__ = ["DrawingLimits", "details"]
+__all__ = ["DrawingLimits", "details", "heated_thumbnails"]
 
 MOST_POINTS, POINTS_IN_ALL = 300, 20_000
 TSNE_POINTS, TSNE_CANDIDATES = 60, 17
@@ -80,20 +80,28 @@ def details(run: RunRecord, limits: DrawingLimits) -> dict[str, Any]:
     """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
     test = run.test_images()
     used: set[int] = set()
-    candidates = [
-        {**_candidate(run, candidate, limits, used), "heated": _heated(candidate, test, limits)}
-        for candidate in run.shown
-    ]
+    candidates = [_candidate(run, candidate, test, limits, used) for candidate in run.shown]
     return {
         "chosen": next(place for place, candidate in enumerate(run.shown) if candidate.id == run.chosen.id),
         "candidates": candidates,
         "films": [_film(candidate, limits) for candidate in run.shown],
         "thumbnails": {index: thumbnail(test[index], limits.side) for index in sorted(used)},
-        "files": {index: _file(run.test_files[index]) for index in sorted(used)},
+        "files": {index: run.test_name(index) for index in sorted(used)},
     }
 
 
-def _candidate(run: RunRecord, candidate: CandidateRecord, limits: DrawingLimits, used: set[int]) -> dict[str, Any]:
+def heated_thumbnails(candidate: CandidateRecord, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
+    """Some test images with their hot places in red, by their index; empty if the detector cannot say where."""
+    heatmaps = candidate.heatmaps()
+    if heatmaps is None:
+        return {}
+    scale = heat_scale(heatmaps)
+    return {index: heated_thumbnail(test[index], heatmaps[index], scale, side) for index in shown}
+
+
+def _candidate(
+    run: RunRecord, candidate: CandidateRecord, test: Array, limits: DrawingLimits, used: set[int]
+) -> dict[str, Any]:
     arrays = candidate.arrays()
     embeddings = {name: arrays[f"embeddings.{name}"] for name in SETS}
     scores = {name: arrays[f"scores.{name}"] for name in SETS if f"scores.{name}" in arrays}
@@ -108,18 +116,9 @@ def _candidate(run: RunRecord, candidate: CandidateRecord, limits: DrawingLimits
         "histogram": histogram(scores),
         "highest": [[index, float(f"{scores['test'][index]:.4g}")] for index in highest],
         "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],
+        "heated": heated_thumbnails(candidate, test, highest, limits.side),
         "curve": _curve(candidate),
     }
-
-
-def _heated(candidate: CandidateRecord, test: Array, limits: DrawingLimits) -> dict[int, str]:
-    """The highest-scored test images with their hot places in red; empty if the detector cannot say where."""
-    heatmaps = candidate.heatmaps()
-    if heatmaps is None:
-        return {}
-    highest, _ = extremes(candidate.arrays()["scores.test"], limits.extremes)
-    scale = heat_scale(heatmaps)
-    return {index: heated_thumbnail(test[index], heatmaps[index], scale, limits.side) for index in highest}
 
 
 def _facts(run: RunRecord, candidate: CandidateRecord) -> list[list[str]]:
@@ -149,8 +148,3 @@ def _film(candidate: CandidateRecord, limits: DrawingLimits) -> str | None:
 
 def _thinned(sets: dict[str, Array], limit: int) -> dict[str, Array]:
     return {name: thin(points, limit) for name, points in sets.items()}
-
-
-def _file(path: str) -> str:
-    """The last two parts of a path: what people call an image."""
-    return "/".join(Path(path).parts[-2:])

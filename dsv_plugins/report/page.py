@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import DrawingLimits, details
+from dsv_plugins.report.flagged import flagged_images
 from dsv_plugins.report.reading import read_run
 from dsv_plugins.report.summary import agreement, answer, pool_aucs
 from dsv_plugins.store.folder import RunFolder, write_text
@@ -48,6 +49,7 @@ def build_report(run: Path, target: Path | None = None) -> Path:
         answer=answer(record),
         agreement=agreement(record),
         aucs=pool_aucs(record),
+        flagged=flagged_images(record),
         titles=[figure.layout.title.text for figure in figures],
         limits=limits.notes(record),
         films=content.pop("films"),

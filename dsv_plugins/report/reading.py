@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from dsv_plugins.decisions import Findings
 from dsv_plugins.errors import StoreError
 from dsv_plugins.store.artifacts import (
     EvaluationFolder,
@@ -88,22 +89,26 @@ class RunRecord:
         candidates: Every candidate, in grid order.
         selected: The id of each selector's choice; the first selector is the deciding one.
         confidence: For each selector, the share of resamples that each candidate wins, by its id.
+        findings: What the chosen candidate finds among the test images; None if the run does not say.
         warnings: What in the images speaks against any choice.
         aucs: The AUC of each candidate by its id, if the labels are known.
         detector: Name of the detector.
         command: The command that made the run, if the journal says so.
         test_files: The files of the test images, in the order of the arrays.
+        held_out: How many good images were kept out of training.
     """
 
     path: Path
     candidates: Sequence[CandidateRecord]
     selected: Mapping[str, str]
     confidence: Mapping[str, Mapping[str, float]]
+    findings: Findings | None
     warnings: Sequence[str]
     aucs: Mapping[str, float]
     detector: str
     command: str
     test_files: Sequence[str]
+    held_out: int
 
     @property
     def selectors(self) -> list[str]:
@@ -124,6 +129,10 @@ class RunRecord:
         """The candidate with an id."""
         return next(candidate for candidate in self.candidates if candidate.id == identifier)
 
+    def test_name(self, index: int) -> str:
+        """The last two parts of a test image's path: what people call it."""
+        return "/".join(Path(self.test_files[index]).parts[-2:])
+
     def test_images(self) -> Array:
         """The test images, memory-mapped."""
         return open_images(RunFolder(self.path).data, "test")
@@ -139,6 +148,7 @@ def read_run(path: Path) -> RunRecord:
     selection = read_selection(folder)
     study, journal = read_study(folder), Journal(folder.journal)
     seconds = journal.seconds()
+    found, files = selection.get("findings"), read_image_index(folder.data).files
     commands = [event["command"] for event in journal.events() if event.get("command")]
     return RunRecord(
         path=folder.path,
@@ -148,11 +158,13 @@ def read_run(path: Path) -> RunRecord:
         ],
         selected={name: choice["id"] for name, choice in selection["selected"].items()},
         confidence=selection["confidence"],
+        findings=None if found is None else Findings(**found),
         warnings=selection.get("warnings", []),
         aucs=read_aucs(folder),
         detector=study["identity"]["detector"],
         command=commands[0] if commands else "",
-        test_files=read_image_index(folder.data).files["test"],
+        test_files=files["test"],
+        held_out=len(files.get("holdout", ())),
     )
 
 

@@ -23,6 +23,7 @@ from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.types import Candidate, Evaluation, Health
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from plotly.graph_objects import Figure
 
 __all__ = ["CandidateResult", "Choice", "Result", "collect"]
@@ -99,6 +100,10 @@ class Result:
     def evaluation(self, candidate: Candidate) -> Evaluation:
         """The stored embeddings and scores of a candidate that did not fail."""
         return self._stored(candidate).load()
+
+    def heatmaps(self, candidate: Candidate) -> NDArray[Any] | None:
+        """How unusual each place of each test image is, by a candidate that did not fail; None if it cannot say."""
+        return self._stored(candidate).heatmaps()
 
     def load_detector(self, candidate: Candidate) -> DetectorEncoder:
         """The trained detector of a candidate that did not fail, whether it was chosen or not."""

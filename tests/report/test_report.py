@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import dsv, tiny_select
-from safetensors.numpy import save_file
+from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 from dsv_plugins.errors import StoreError
 from dsv_plugins.report import build_report, main_figure, read_run
@@ -81,6 +85,37 @@ def make_run(
     return folder
 
 
+def keep_out(folder: Path, held_out: Sequence[float], scores: Sequence[float], **findings: Any) -> Path:
+    """Let the run have kept good images out, with these scores of its choice and these findings by it."""
+    run = RunFolder(folder)
+    file = run.candidate(f"{1:016x}", 10) / "evaluation.safetensors"
+    known = {"scores.holdout": held_out, "scores.test": scores}
+    save_file(load_file(file) | {name: np.array(values, dtype=np.float32) for name, values in known.items()}, file)
+    index = json.loads((run.data / "images.json").read_text())
+    index["files"]["holdout"] = [f"/parts/good/{place}.png" for place in range(len(held_out))]
+    write_json(run.data / "images.json", index)
+    if findings:
+        shares = {"share": 0.19, "lowest_share": 0.12, "highest_share": 0.27, "by_chance": False}
+        counts = {"images": len(scores), "held_out": len(held_out), "false_alarms": 0.1}
+        write_json(run.selection, json.loads(run.selection.read_text()) | {"findings": counts | shares | findings})
+    return folder
+
+
+def top_of(page: Path) -> str:
+    text = page.read_text()
+    return text[text.index("<header") : text.index("</header>")]
+
+
+def gallery_of(page: Path) -> list[tuple[str, str, Image.Image]]:
+    """Name, numbers and picture of each flagged image, as the page has them."""
+    entries = re.findall(r'<li>\s*<img src="data:image/jpeg;base64,(.*?)".*?>(.*?)</li>', page.read_text(), re.DOTALL)
+    found = []
+    for picture, text in entries:
+        name, numbers = (line.strip() for line in re.sub("<.*?>", "", text).strip().splitlines())
+        found.append((name, numbers, Image.open(io.BytesIO(base64.b64decode(picture)))))
+    return found
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("report") / "run", candidates=5)
@@ -89,8 +124,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_answer_comes_first(page):
-    text = page.read_text()
-    top = text[text.index("<header") : text.index("</header>")]
+    text, top = page.read_text(), top_of(page)
     for part in ("dsv", "cutpaste(patch_size=0.00151)", "0.2", "75 %", "AUC", "dsv select part", "a likely choice"):
         assert part in top, part
     assert "it broke at part" in text
@@ -116,6 +150,86 @@ def test_a_report_that_fails_does_not_fail_the_selection(finished, tmp_path):
     assert "dsv chooses" in completed.stdout
     assert completed.stderr.startswith("no report: ")
     assert completed.stderr.count("\n") == 1
+
+
+def test_what_is_found_is_said_at_the_top_and_its_warning_once(tmp_path):
+    folder = make_run(tmp_path / "run", tests=20)
+    keep_out(folder, range(9), [*range(10, 13), *[0] * 17], flagged=3, by_chance=True)
+    selection = json.loads((folder / "selection.json").read_text())
+    write_json(folder / "selection.json", selection | {"warnings": ["3 of 20 test images are flagged by chance"]})
+    top = top_of(build_report(folder))
+    assert "<dd>3 of 20</dd>" in top
+    assert "3 of 20 test images are flagged at a false-alarm rate of 10 %" in top
+    assert "by 9 good images kept out of training" in top
+    assert "about 19 % of the test images are anomalous (95 % interval 12 to 27 %)." in top
+    assert top.count("flagged by chance") == 1
+
+
+def test_flagged_images_are_shown_by_their_p_values(tmp_path):
+    generator = np.random.default_rng(1)
+    held_out, scores = generator.normal(0, 1, 39), generator.normal(1.5, 1, 60)
+    counted = [(1 + sum(good >= score for good in held_out)) / 40 for score in scores]
+    order = sorted((p, -score, place) for place, (p, score) in enumerate(zip(counted, scores, strict=True)) if p <= 0.1)
+    assert len({p for p, _, _ in order[:24]}) > 1
+    folder = make_run(tmp_path / "run", tests=60)
+    page = build_report(keep_out(folder, held_out, scores, flagged=len(order)))
+    shown = [(name, numbers) for name, numbers, _ in gallery_of(page)]
+    assert shown == [(f"part/{place}.png", f"p {p:.2g} score {-score:.3g}") for p, score, place in order[:24]]
+    assert f"{len(order) - 24} more images are flagged" in page.read_text()
+    # The limit is one image too low for all of them, and then high enough.
+    most = [*[9.0] * 25, *[0.0] * 35]
+    assert "1 more image is flagged" in build_report(keep_out(folder, held_out, most, flagged=25)).read_text()
+    page = build_report(keep_out(folder, held_out, [*[9.0] * 24, *[0.0] * 36], flagged=24))
+    assert len(gallery_of(page)) == 24
+    assert "flagged and not shown" not in page.read_text()
+
+
+def test_flagged_images_are_red_where_the_chosen_detector_says(tmp_path):
+    folder = make_run(tmp_path / "run", tests=4)
+    np.save(folder / "data/test.npy", np.full((4, 3, 32, 32), 90, dtype=np.uint8))
+    keep_out(folder, range(19), [0, 50, 40, 0], flagged=2)
+    for _, _, picture in gallery_of(build_report(folder)):
+        assert np.ptp(np.asarray(picture)) < 8, "there are no heatmaps"
+    heatmaps = np.zeros((4, 8, 8), dtype=np.float16)
+    heatmaps[1, :4, :4], heatmaps[2, 4:, 4:] = 1, 1
+    np.save(RunFolder(folder).candidate(f"{1:016x}", 10) / "heatmaps.npy", heatmaps)
+    shown = gallery_of(build_report(folder))
+    assert [name for name, _, _ in shown] == ["part/1.png", "part/2.png"]
+    first, second = (np.asarray(picture).astype(int) for _, _, picture in shown)
+    middle, side = slice(8, 32), len(first)
+    for hot, cold in (
+        (first[middle, middle], first[side - 32 :, side - 32 :]),
+        (second[side - 32 : side - 8, side - 32 : side - 8], second[:32, :32]),
+    ):
+        assert (hot[..., 0] - hot[..., 2]).min() > 60
+        assert np.abs(cold[..., 0] - cold[..., 2]).max() < 20
+
+
+def test_a_run_in_which_nothing_is_flagged_says_so(tmp_path):
+    folder = keep_out(make_run(tmp_path / "run", tests=10), range(9), [0.0] * 10, flagged=0)
+    page = build_report(folder)
+    assert "0 of 10 test images are flagged" in top_of(page)
+    assert "No test image has a score that is high enough." in page.read_text()
+    assert gallery_of(page) == []
+
+
+@pytest.mark.parametrize("known", [{}, {"findings": None}])
+def test_a_run_without_images_kept_out_says_what_to_do(tmp_path, known):
+    folder = make_run(tmp_path / "run")
+    write_json(folder / "selection.json", json.loads((folder / "selection.json").read_text()) | known)
+    page = build_report(folder)
+    assert "No good images were kept out of training, so no test image can be flagged" in top_of(page)
+    assert "--recalibrate FOLDER" in top_of(page)
+    assert "Flagged test images" not in page.read_text()
+
+
+def test_a_run_from_before_there_were_findings_still_has_a_report(tmp_path):
+    folder = keep_out(make_run(tmp_path / "run", tests=10), range(9), range(10))
+    page = build_report(folder)
+    assert "<h1>cutpaste(patch_size=" in page.read_text()
+    for absent in ("flagged", "kept out"):
+        assert absent not in top_of(page)
+    assert gallery_of(page) == []
 
 
 def test_what_is_no_finished_run_is_refused_in_words(tmp_path):
@@ -303,8 +417,37 @@ def test_a_phone_needs_no_sideways_scrolling(browser, page, scheme):
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_gallery_is_seen_below_the_answer(browser, tmp_path, width):
+    folder = make_run(tmp_path / "run", tests=40, file="a_kind_of_defect_with_a_rather_long_name")
+    keep_out(folder, range(19), [*range(70, 40, -1), *[0.0] * 10], flagged=30)
+    visit(browser, build_report(folder), width=width)
+    section = browser.find_element("css selector", "section")
+    assert section.find_element("tag name", "h2").text == "Flagged test images"
+    assert "6 more images are flagged and not shown." in section.text
+    entries = section.find_elements("tag name", "li")
+    assert len(entries) == 24
+    assert entries[0].text.splitlines()[-2:] == ["p 0.05", "score 70"]
+    boxes = browser.execute_script(
+        """
+        return [...document.querySelectorAll(".gallery li")].map((entry) => {
+          const image = entry.querySelector("img"), box = image.getBoundingClientRect();
+          return [image.complete && image.naturalWidth, box.width, box.height, entry.scrollWidth - entry.clientWidth];
+        });
+        """
+    )
+    assert all(loaded == 160 for loaded, *_ in boxes)
+    assert all(shown >= 100 and shown == pytest.approx(high) for _, shown, high, _ in boxes)
+    assert all(over <= 0 for *_, over in boxes), "a name is wider than its picture"
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert_quiet(browser)
+
+
+@needs_browser
 def test_hostile_names_are_shown_and_not_run(browser, tmp_path):
-    visit(browser, build_report(make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)))
+    folder = make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)
+    visit(browser, build_report(keep_out(folder, range(19), [50.0, *[0.0] * 39], flagged=1)))
+    assert browser.find_element("css selector", ".gallery .name").text == f"{HOSTILE.rpartition('/')[2]}/0.png"
     assert HOSTILE in shown(browser)["name"]
     assert HOSTILE.rpartition("/")[2] in shown(browser)["highest"][0]
     assert browser.execute_script("return document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0
