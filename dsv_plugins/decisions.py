@@ -25,6 +25,8 @@ STOREY = 0.5
 RESAMPLES = 1000
 INTERVAL = (0.025, 0.975)
 BY_CHANCE = 0.05
+MOST = 0.5
+"""A larger share of anomalies is rarer than a change of all images."""
 ROUNDING = 1e-9
 """0.29 · 100 must be 29."""
 
@@ -141,13 +143,19 @@ class Findings:
 
     @property
     def warning(self) -> str | None:
-        """A warning if the test images look like good ones; None if not."""
-        if not self.by_chance:
-            return None
-        return (
-            f"{self.flagged} of {self.images} test images are flagged, as many as chance flags among good images: the "
-            "test images may hold no anomalies, and can hardly have told the candidates apart"
-        )
+        """A warning if nearly all test images look like good ones, or most of them do not; None otherwise."""
+        if self.by_chance:
+            return (
+                f"{self.flagged} of {self.images} test images are flagged, as many as chance flags among good images: "
+                "the test images may hold no anomalies, and can hardly have told the candidates apart"
+            )
+        if self.lowest_share > MOST:
+            return (
+                f"at least {self.lowest_share:.0%} of the test images look unlike the good images kept out of "
+                "training: if fewer are anomalous, all images have changed, and good ones are flagged more often than "
+                "promised; recalibrate with new good images"
+            )
+        return None
 
 
 def findings(calibration: Calibration, scores: ArrayLike, *, seed: int = 0) -> Findings:

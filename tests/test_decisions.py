@@ -103,6 +103,13 @@ def test_good_images_alone_are_told_by_a_warning_in_nearly_all_draws():
     draws = [findings(Calibration(generator.normal(size=40)), generator.normal(size=100)) for _ in range(100)]
     assert 88 <= sum(found.by_chance for found in draws) <= 100
     assert all((found.warning is not None) == found.by_chance for found in draws)
-    anomalous = findings(Calibration(generator.normal(size=40)), generator.normal(3, 1, size=100))
-    assert not anomalous.by_chance
-    assert anomalous.warning is None
+
+
+@pytest.mark.parametrize(("share", "warns"), [(0.3, False), (0.9, True)])
+def test_a_change_of_most_images_is_told_by_a_warning(share: float, warns: bool):
+    generator = np.random.default_rng(5)
+    scores = generator.normal(size=200) + 6 * (np.arange(200) < share * 200)
+    found = findings(Calibration(generator.normal(size=60)), scores)
+    assert not found.by_chance
+    assert (found.warning is not None and "recalibrate" in found.warning) == warns
+    assert (found.warning is None) == (not warns)

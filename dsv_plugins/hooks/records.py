@@ -99,6 +99,8 @@ class SelectorPlugin(Plugin[Selector]):
     Attributes:
         judges_alone: Whether a candidate's loss depends on that candidate only. Such a selector can steer a search.
         needs_holdout: Whether it judges by normal images kept out of training. A study without them refuses it.
+        presumes_concentration: Whether it relies on trainings that bring the normal images close together. If that did
+            not happen, the study warns.
     """
 
     kind: ClassVar[str] = "selector"
@@ -106,6 +108,7 @@ class SelectorPlugin(Plugin[Selector]):
 
     judges_alone: bool = False
     needs_holdout: bool = False
+    presumes_concentration: bool = False
 
 
 @dataclass(frozen=True)

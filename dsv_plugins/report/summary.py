@@ -110,9 +110,7 @@ def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
 
 
 def _warnings(run: RunRecord) -> list[str]:
-    health = run.chosen.health
-    found = [*run.warnings, *([health.warning] if health is not None and health.warning else [])]
-    warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in found]
+    warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in run.warnings]
     places = [candidate.id for candidate in run.candidates if candidate.status == "finished"]
     if len(places) > 2 and run.chosen.id in (places[0], places[-1]) and len(run.chosen.params) == 1:
         warnings.append("The choice lies at the edge of the grid; a wider grid may hold a better one.")

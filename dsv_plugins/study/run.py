@@ -67,13 +67,13 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             note=log.note,
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
-        if chosen.health is not None and chosen.health.warning is not None:
-            log.note(chosen.health.warning)
         found = _findings(chosen, seed=settings.seed)
         if found is None:
             log.note(f"no image can be called anomalous: {NO_CALIBRATION}")
-        elif found.warning is not None:
-            log.note(found.warning)
+        presumes = registry.get(SelectorPlugin, settings.selectors[0]).presumes_concentration
+        reasons = [chosen.health.warning if chosen.health and presumes else None, found.warning if found else None]
+        for reason in filter(None, reasons):
+            log.note(reason)
         result = collect(
             folder.path,
             schedule,
@@ -81,7 +81,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             verdicts,
             log,
             findings=found,
-            warnings=[each for each in (warning, None if found is None else found.warning) if each],
+            warnings=list(filter(None, (warning, *reasons))),
             plugins=settings.plugins,
         )
         _keep(plan, folder, result, schedule, log)

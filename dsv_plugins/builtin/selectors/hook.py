@@ -23,8 +23,16 @@ __all__ = ["selector"]
 def selector() -> list[SelectorPlugin]:
     """DSV, its ablations, the paper's baselines, and three that compare train with test."""
     return [
-        SelectorPlugin("dsv", DSV, "Discordance and surrogate separability (Yoo et al. 2023)", judges_alone=True),
-        SelectorPlugin("discordance", Discordance, "The first half of DSV", judges_alone=True),
+        SelectorPlugin(
+            "dsv",
+            DSV,
+            "Discordance and surrogate separability (Yoo et al. 2023)",
+            judges_alone=True,
+            presumes_concentration=True,
+        ),
+        SelectorPlugin(
+            "discordance", Discordance, "The first half of DSV", judges_alone=True, presumes_concentration=True
+        ),
         SelectorPlugin("separability", Separability, "The second half of DSV", judges_alone=True),
         SelectorPlugin("base", Base, "Mean distance between train or augmented and test", judges_alone=True),
         SelectorPlugin("mmd", MMD, "Maximum mean discrepancy between the same", judges_alone=True),
