@@ -54,7 +54,8 @@ def main() -> None:
     arguments = parser.parse_args()
     generator = np.random.default_rng(0)
     asked = [f"{rate:.0%}" for rate in RATES]
-    print(f"| task | held out | AUC | {' | '.join(asked)} | found at 5% | recalibrated: 10% | shift warning |")
+    heading = ["task", "kept out", "AUC", *asked, "anomalies found at 5%", "10%, recalibrated", "warns of"]
+    print(f"| {' | '.join(heading)} |")
     print(f"|---|---:|---:|{'---:|' * (len(RATES) + 2)}---|", flush=True)
     rows = []
     for task in find_tasks(arguments.tasks):
@@ -65,11 +66,14 @@ def main() -> None:
         good = test[~labels]
         rates = [found(held_out, good, rate) for rate in RATES]
         rows.append([*rates, found(held_out, test[labels], 0.05), recalibrated(good, 0.1, generator)])
-        warned = "yes" if any("colour" in warning for warning in result.warnings) else ""
+        reasons = {"mean colour": "light", "look unlike": "change", "no anomalies": "chance"}
+        told = [word for text, word in reasons.items() if any(text in warning for warning in result.warnings)]
+        warned = ", ".join(told)
         numbers = " | ".join(map(shown, rows[-1]))
         auc = f"{auc_of(evaluation, labels):.3f}".lstrip("0")
         print(f"| {task.name} | {len(held_out)} | {auc} | {numbers} | {warned} |", flush=True)
-    print(f"| mean |  |  | {' | '.join(map(shown, np.nanmean(rows, axis=0)))} |  |")
+    means = [np.mean([value for value in column if not np.isnan(value)] or [np.nan]) for column in np.transpose(rows)]
+    print(f"| mean |  |  | {' | '.join(map(shown, means))} |  |")
 
 
 if __name__ == "__main__":
