@@ -39,9 +39,9 @@ def texture(seed: int, *, defect: bool = False, size: int = 40) -> np.ndarray:
     return image.clip(0, 255).astype(np.uint8)
 
 
-def make_task(folder: Path) -> Path:
-    """A task in MVTec layout: 8 train images, 4 good and 4 defective test images."""
-    for part, seeds in (("train/good", range(8)), ("test/good", range(100, 104)), ("test/bar", range(200, 204))):
+def make_task(folder: Path, train: int = 8) -> Path:
+    """A task in MVTec layout: a few train images, 4 good and 4 defective test images."""
+    for part, seeds in (("train/good", range(train)), ("test/good", range(100, 104)), ("test/bar", range(200, 204))):
         (folder / part).mkdir(parents=True)
         for seed in seeds:
             image = Image.fromarray(texture(seed, defect=part == "test/bar")).convert("RGB")

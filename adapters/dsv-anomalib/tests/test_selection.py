@@ -14,7 +14,7 @@ from anomalib.engine import Engine
 from anomalib.models import Draem
 from anomalib.models.components import AnomalibModule
 from anomalib.models.image.general_ad import GeneralAD
-from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images
+from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images, make_task
 from lightning.pytorch import Trainer
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KernelDensity
@@ -255,3 +255,39 @@ def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys):
 def test_models_without_augmentation_are_refused(task):
     with pytest.raises(InputError, match="Patchcore has no augmentation to select"):
         dsv_anomalib.select("patchcore", folder(task))
+
+
+@pytest.fixture(scope="module")
+def selected_with_holdout(tmp_path_factory):
+    """A task with enough good images to keep some out of training."""
+    task = make_task(tmp_path_factory.mktemp("larger") / "parts", train=30)
+
+    def run(**settings):
+        return dsv_anomalib.select(
+            "cutpaste",
+            folder(task),
+            space={"patch_size": [0.1]},
+            detector_params=TINY_CUTPASTE,
+            executor="serial",
+            out=task.parent / "run",
+            **settings,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(("rate", "exceeding"), [(None, 0), (0.2, 1), (0.5, 4)])
+def test_the_threshold_comes_from_good_images_kept_out_of_training(selected_with_holdout, rate, exceeding):
+    selected = selected_with_holdout(false_alarms=rate)
+    held_out = selected.evaluation(selected.choice.candidate).scores.holdout
+    assert len(held_out) == 10
+    threshold = float(selected.model.post_processor.image_threshold)
+    assert int((held_out > threshold).sum()) == exceeding  # of 10 + 1, the promise counts the new one
+    assert threshold in held_out.tolist()
+
+
+def test_a_rate_that_cannot_be_promised_is_told(selected_with_holdout):
+    with pytest.raises(InputError, match="10 held-out images cannot promise a false-alarm rate of 0.01"):
+        selected_with_holdout(false_alarms=0.01).model  # noqa: B018 — loading it is what fails
+    with pytest.raises(InputError, match="give a rate between 0 and 1"):
+        selected_with_holdout(false_alarms=2)

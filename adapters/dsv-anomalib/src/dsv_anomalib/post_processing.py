@@ -27,10 +27,16 @@ class LabelFreePostProcessor(PostProcessor):
         super().__init__(**kwargs)
         self.quantile = quantile
 
-    def fit(self, scores: Tensor) -> None:
-        """Take threshold and scale from the scores of normal images."""
+    def fit(self, scores: Tensor, threshold: float | None = None) -> None:
+        """Take threshold and scale from the scores of normal images.
+
+        Args:
+            scores: Those of normal images.
+            threshold: One that is known already, in place of the quantile.
+        """
         scores = scores.detach().float().flatten()
-        self._image_threshold.copy_(torch.quantile(scores, self.quantile))
+        found = torch.quantile(scores, self.quantile) if threshold is None else torch.tensor(threshold)
+        self._image_threshold.copy_(found)
         for lowest, highest in ((self.image_min, self.image_max), (self.pixel_min, self.pixel_max)):
             lowest.copy_(scores.min())
             highest.copy_(scores.max())

@@ -26,6 +26,7 @@ from dsv_plugins import (
     hookimpl,
 )
 from dsv_plugins import select as select_images
+from dsv_plugins.decisions import Calibration, check_rate
 
 __all__ = ["Model", "Selected", "select"]
 
@@ -37,11 +38,24 @@ Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
 
 @dataclass(frozen=True)
 class Selected(Result):
-    """What a study found, with the chosen model as a module of anomalib."""
+    """What a study found, with the chosen model as a module of anomalib.
+
+    Attributes:
+        false_alarms: The share of good images that the module may call anomalous; None for the default.
+    """
+
+    false_alarms: float | None = None
 
     @functools.cached_property
     def model(self) -> AnomalibModule:
-        """The fitted module of `choice`, ready for `Engine().test`; its threshold comes from the train images."""
+        """The fitted module of `choice`, ready for `Engine().test`.
+
+        Its threshold comes from the good images that were kept out of training. If there were too few to keep any out,
+        it is a quantile of the train images' scores, which new good images exceed more often.
+
+        Raises:
+            InputError: The images kept out cannot promise `false_alarms`.
+        """
         candidate = self.choice.candidate
         detector = self.detector
         if isinstance(detector, AnomalibDetector):
@@ -54,7 +68,13 @@ class Selected(Result):
                 detector, augmentation=candidate.augmentation, augmentation_params=dict(candidate.params)
             )
         post_processor = LabelFreePostProcessor()
-        post_processor.fit(self.evaluation(candidate).scores.train)
+        scores = self.evaluation(candidate).scores
+        if scores.holdout is None:
+            post_processor.fit(scores.train)
+        else:
+            calibration = Calibration(scores.holdout.numpy())
+            threshold = calibration.threshold(self.false_alarms or calibration.default_rate)
+            post_processor.fit(scores.holdout, threshold)
         module.post_processor = post_processor
         return module.eval()
 
@@ -68,6 +88,7 @@ def select(
     selector: str | Sequence[str] = "dsv",
     engine_args: Mapping[str, Any] | None = None,
     detector_params: Mapping[str, Any] | None = None,
+    false_alarms: float | None = None,
     **study: Any,
 ) -> Selected:
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
@@ -82,11 +103,15 @@ def select(
         engine_args: Arguments of anomalib's Engine, for each training.
         detector_params: Settings of the training: `image_size`, `updates`, `batch_size`, and others that
             `dsv plugins` and the documentation name.
+        false_alarms: The share of good images that the chosen module may call anomalous; 0.05 if None, or the lowest
+            rate that the good images kept out of training can promise.
         **study: Further settings of `dsv_plugins.Study`, such as `out`, `executor`, `seed` and `search`.
 
     Raises:
         InputError: The model has nothing to select, or a setting is wrong.
     """
+    if false_alarms is not None:
+        check_rate("false_alarms", false_alarms)
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
@@ -106,7 +131,8 @@ def select(
         plugins=(*plugins, *study.pop("plugins", ())),
         **study,
     )
-    return Selected(**{field.name: getattr(result, field.name) for field in fields(result)})
+    found = {field.name: getattr(result, field.name) for field in fields(result)}
+    return Selected(**found, false_alarms=false_alarms)
 
 
 def _detector(model: Model) -> tuple[str, tuple[object, ...]]:
