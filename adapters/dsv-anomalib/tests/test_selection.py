@@ -23,7 +23,7 @@ from torch import nn
 import dsv_anomalib
 from dsv_anomalib import Entry, ImageSpace, detector
 from dsv_anomalib.table import ENTRIES
-from dsv_plugins import InputError
+from dsv_plugins import AugmentationPlugin, InputError, build_registry
 from dsv_plugins.cli import main as dsv
 
 TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
@@ -291,3 +291,42 @@ def test_a_rate_that_cannot_be_promised_is_told(selected_with_holdout):
         selected_with_holdout(false_alarms=0.01).model  # noqa: B018 — loading it is what fails
     with pytest.raises(InputError, match="give a rate between 0 and 1"):
         selected_with_holdout(false_alarms=2)
+
+
+def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tmp_path):
+    selected = dsv_anomalib.select(
+        "draem",
+        folder(task),
+        space={"blend_factor": [0.5]},
+        detector_params=TINY_DRAEM,
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert selected.choice.candidate.augmentation == "anomalib-perlin"
+    augmentations = {record.name for record in build_registry().of_kind(AugmentationPlugin)}
+    own = {entry.name: entry.default_augmentation for entry in ENTRIES}
+    assert set(own.values()) <= augmentations
+    assert "cutpaste" not in own.values()  # the patches of another method
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("dream", {}, r"nothing is known of the model dream \(did you mean draem\?\); known are cutpaste, draem"),
+        ("draem", {"engine_args": {"max_epochs": 1}}, "engine_args has max_epochs, which the study sets itself"),
+        ("cutpaste", {"engine_args": {"accelerator": "cpu"}}, "cutpaste is trained without it"),
+    ],
+)
+def test_wrong_calls_are_one_line(task, tmp_path, model, settings, message):
+    with pytest.raises(InputError, match=message):
+        dsv_anomalib.select(model, folder(task), out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_is_no_datamodule(task):
+    with pytest.raises(InputError, match=r"the datamodule is a PosixPath; give one of anomalib\.data, such as Folder"):
+        dsv_anomalib.select("cutpaste", task)
+
+
+def test_what_is_public_is_listed():
+    assert {*dsv_anomalib.__all__} <= {*dir(dsv_anomalib)}

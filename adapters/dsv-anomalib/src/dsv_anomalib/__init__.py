@@ -36,6 +36,10 @@ _NEED_TORCH = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name in _NEED_TORCH:
         return getattr(importlib.import_module(_NEED_TORCH[name]), name)

@@ -68,7 +68,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--seed_everything", type=Any, default=0, help="fixes every draw")
     for name in IGNORED:
         parser.add_argument(f"--{name}", type=Any, help="ignored: it may stand in a config of anomalib")
-    parser.add_argument("--augmentation", type=str | list[str], default="cutpaste", help="one augmentation, or a list")
+    parser.add_argument(
+        "--augmentation", type=str | list[str] | None, help="one augmentation, or a list; by default the model's own"
+    )
     parser.add_argument("--space", type=dict[str, list[Any]], default={}, help="values to try of its hyperparameters")
     parser.add_argument("--selector", type=str | list[str], default="dsv", help="one selector, or a list")
     parser.add_argument("--updates", type=int | None, help="updates of each training, in place of the trainer's epochs")

@@ -93,6 +93,8 @@ class Entry:
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.
         experimental: Whether it is unproven that DSV is right about it.
+        own_augmentation: Name of the augmentation plugin that is its own synthesis, which is selected by default; if
+            None, that of its features, or "cutpaste" if it works on images.
     """
 
     name: str
@@ -108,10 +110,18 @@ class Entry:
     weights_off: Mapping[str, object] = field(default_factory=dict)
     check_params: Mapping[str, object] = field(default_factory=dict)
     experimental: bool = True
+    own_augmentation: str | None = None
 
     def __post_init__(self) -> None:
         if self.image is None and self.features is None:
             raise ValueError(f"the entry {self.name} makes no pseudo-anomalies; give it `image` or `features`")
+
+    @property
+    def default_augmentation(self) -> str:
+        """Name of the augmentation plugin whose hyperparameters are selected if nobody names another."""
+        if self.own_augmentation is None and self.features is not None:
+            return self.features.augmentation
+        return self.own_augmentation or "cutpaste"
 
     @property
     def path(self) -> str:

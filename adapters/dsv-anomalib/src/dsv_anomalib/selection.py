@@ -16,7 +16,8 @@ from dsv_anomalib.detector import AnomalibDetector
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import ENTRIES, find
+from dsv_anomalib.table import ENTRIES, NATIVE, find
+from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -83,7 +84,7 @@ def select(
     model: Model,
     datamodule: AnomalibDataModule,
     *,
-    augmentation: str | Sequence[str] = "cutpaste",
+    augmentation: str | Sequence[str] | None = None,
     space: Mapping[str, Sequence[object]] | None = None,
     selector: str | Sequence[str] = "dsv",
     engine_args: Mapping[str, Any] | None = None,
@@ -97,7 +98,7 @@ def select(
         model: "cutpaste", or the name of a model in the table such as "draem", its class, a function that makes a
             module of it, or an `Entry` for a model of your own.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
-        augmentation: Name of an augmentation plugin, or several.
+        augmentation: Name of an augmentation plugin, or several; by default the model's own.
         space: Values to try of its hyperparameters, in place of those that it suggests.
         selector: Name of a selector, or several; the first decides.
         engine_args: Arguments of anomalib's Engine, for each training.
@@ -112,10 +113,11 @@ def select(
     """
     if false_alarms is not None:
         check_rate("false_alarms", false_alarms)
+    _check(model, datamodule, engine_args or {})
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
-    detector, plugins = _detector(model)
+    detector, own, plugins = _detector(model)
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
@@ -123,7 +125,7 @@ def select(
     result = select_images(
         train,
         test,
-        augmentation=augmentation,
+        augmentation=augmentation or own,
         grid=dict(space or {}),
         selector=selector,
         detector=detector,
@@ -135,12 +137,33 @@ def select(
     return Selected(**found, false_alarms=false_alarms)
 
 
-def _detector(model: Model) -> tuple[str, tuple[object, ...]]:
-    """The name of the detector plugin, and the plugin itself if no package provides it."""
-    if model == "cutpaste" or model is CutPaste:
-        return DETECTOR, ()
+def _is_native(model: Model) -> bool:
+    return model in (NATIVE, CutPaste)
+
+
+def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any]) -> None:
+    """Refuse, in one line, what would fail inside anomalib or Lightning."""
+    if not isinstance(datamodule, AnomalibDataModule):
+        raise InputError(
+            f"the datamodule is a {type(datamodule).__name__}; give one of anomalib.data, such as Folder(name='parts', "
+            "root='parts', normal_dir='train/good', …)"
+        )
+    if engine_args and _is_native(model):
+        raise InputError("engine_args are for models that anomalib's Engine trains; cutpaste is trained without it")
+    reserved = [name for name in engine_args if name in RESERVED]
+    if reserved:
+        raise InputError(
+            f"engine_args has {', '.join(reserved)}, which the study sets itself; the length of a training is "
+            "detector_params={'updates': …}"
+        )
+
+
+def _detector(model: Model) -> tuple[str, str, tuple[object, ...]]:
+    """The names of the detector plugin and of its own augmentation, and the plugin itself if no package provides it."""
+    if _is_native(model):
+        return DETECTOR, "cutpaste", ()
     entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
-    return f"{PREFIX}{entry.name}", () if entry in ENTRIES else (_Plugin(entry),)
+    return f"{PREFIX}{entry.name}", entry.default_augmentation, () if entry in ENTRIES else (_Plugin(entry),)
 
 
 def _entry_of(make: Callable[[], AnomalibModule]) -> Entry:

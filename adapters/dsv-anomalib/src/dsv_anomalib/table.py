@@ -5,6 +5,7 @@ Free of torch and anomalib, as `entries` is.
 
 from __future__ import annotations
 
+import difflib
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ __all__ = ["ENTRIES", "find"]
 
 FEATURE_NOISE = f"{PREFIX}feature-noise"
 LATENT_STRENGTH = f"{PREFIX}latent-strength"
+NATIVE = "cutpaste"
+"""The model of this package, which dsv-plugins itself trains."""
 HUB = "copy them into the Hugging Face cache (HF_HOME) from a machine that is online"
 
 
@@ -41,9 +44,12 @@ def find(model: str | type | Entry) -> Entry:
         for refused, reason in REFUSED.items():
             if key == _key(refused):
                 raise InputError(f"{refused} has no augmentation to select: {reason}")
-    known = ", ".join(entry.name for entry in ENTRIES)
+    known = [NATIVE, *(entry.name for entry in ENTRIES)]
+    similar = difflib.get_close_matches(names[0].lower(), known, 1)
+    meant = f" (did you mean {similar[0]}?)" if similar else ""
     raise InputError(
-        f"nothing is known of the model {names[0]}; known are {known}; or give a dsv_anomalib.Entry for it"
+        f"nothing is known of the model {names[0]}{meant}; known are {', '.join(known)}; or give a dsv_anomalib.Entry "
+        "for it"
     )
 
 
@@ -188,6 +194,7 @@ ENTRIES: tuple[Entry, ...] = (
         tap=_draem,
         summary="Draem: reconstructs augmented images and segments what was changed",
         image=ImageSpace("augmenter", probability=0.5),
+        own_augmentation=f"{PREFIX}perlin",
         build=_build_draem,
         check_params={
             "image_size": 32,
@@ -232,6 +239,7 @@ ENTRIES: tuple[Entry, ...] = (
         summary="FoundAD: projects features of augmented images back to normal ones",
         image_size=518,
         image=ImageSpace("cutpaste", normalised=True, masked=False),
+        own_augmentation=f"{PREFIX}foundad-cutpaste",
         weights=f"the DINO weights of its encoder (encoder_name), fetched by timm; {HUB}",
     ),
     Entry(

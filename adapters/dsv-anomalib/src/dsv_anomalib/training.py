@@ -21,7 +21,10 @@ from torch.utils.data import DataLoader
 
 from dsv_plugins import Progress, TrainingError
 
-__all__ = ["train"]
+__all__ = ["RESERVED", "train"]
+
+RESERVED = ("barebones", "callbacks", "default_root_dir", "limit_val_batches", "max_epochs", "max_steps")
+"""Arguments of the Engine that a training sets itself."""
 
 
 def train(
