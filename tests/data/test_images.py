@@ -14,7 +14,7 @@ from dsv_plugins import InputError
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import default_holdout, open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
-from dsv_plugins.store.artifacts import images_file, open_images
+from dsv_plugins.store.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
@@ -140,11 +140,11 @@ def test_layouts(tmp_path):
 def test_pixels_on_disk_are_those_of_the_files_and_bad_files_are_left_out(tmp_path):
     parts = make_task(tmp_path / "parts")
     (parts / "train" / "good" / "003.png").write_bytes(b"no image")
-    files = survey(find_images(parts / "train"))
+    files, _ = survey(find_images(parts / "train"))
     seen = []
     target = images_file(tmp_path, "train")
     good, bad = write_pixels(files, 40, target, lambda done, planned: seen.append((done, planned)))
-    pixels = open_images(tmp_path, "train")
+    pixels = open_checked_images(tmp_path, "train")
     assert [file.path.name for file in bad] == ["003.png"]
     assert len(good) == len(pixels) == 7
     for file, image in zip(good, pixels, strict=True):

@@ -20,7 +20,7 @@ def test_a_journal_that_was_not_written_yet_is_empty(tmp_path):
 def test_it_survives_a_line_cut_short(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append("started", pid=1)
-    journal.append("finished", candidate="x", seconds=1.5)
+    journal.append("finished", candidate="x", updates=4, seconds=1.5)
     with journal.path.open("a") as file:
         file.write('{"event": "fin')
     assert names(journal) == ["started", "finished"]
