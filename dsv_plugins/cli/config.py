@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile
 
+from dsv_plugins.errors import describe_error
+
 __all__ = ["ConfigFile", "WrongValueError"]
 
 DEEPEST = 20
@@ -25,7 +27,10 @@ class ConfigFile(ActionConfigFile):
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Check the file, and take the options that are in it."""
         _check(values)
-        super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call, unused-ignore]
+        try:
+            super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call, unused-ignore]
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:  # of which a parser makes no line
+            raise TypeError(f"--config {values} cannot be read as options ({describe_error(error)})") from error
 
 
 def _check(value: str) -> None:

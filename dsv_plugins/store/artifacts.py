@@ -368,6 +368,17 @@ class ModelRecord:
     calibrated_on: str | None = None
 
 
+MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("detector", "augmentation", "selector", "candidate"), str),
+    **dict.fromkeys(("detector_params", "params"), dict),
+    "image_size": int,
+    "heat_scale": (list, type(None)),
+    "warnings": list,
+    "calibrated_on": (str, type(None)),
+}
+"""What the values of `model.json` are."""
+
+
 def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Array | None) -> None:
     """Copy the chosen detector's folder into the run as its model, with the scores of the images that were kept out.
 
@@ -414,4 +425,8 @@ def load_model_record(run: RunFolder) -> ModelRecord:
     file = run.model / MODEL_RECORD
     content = read_json(file)
     with sound(file):
-        return ModelRecord(**content)
+        record = ModelRecord(**content)
+        for name, kinds in MODEL_KINDS.items():
+            if not isinstance(getattr(record, name), kinds):
+                raise TypeError(f"{name} is {shown(getattr(record, name))}")
+        return record

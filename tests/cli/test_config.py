@@ -44,6 +44,7 @@ def bomb() -> str:
         ("seed: -1", "seed is -1; give a whole number from 0 to 4294967295"),
         ("threads: 100000", "threads is 100000; give a whole number from 1 to 256"),
         ("- 1", "Unexpected config"),
+        ("config: {}", "config.yaml cannot be read as options (AttributeError"),
         ("colour: red", "does not accept option 'colour'"),
     ],
     ids=lambda value: str(value[:30]),

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from brightness import SETTINGS, Brightness, BrightnessPlugins, grey_images
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import dsv_plugins
-from dsv_plugins import DetectorEncoderPlugin, Observer, StoreError, hookimpl
+from dsv_plugins import DetectorEncoderPlugin, DSVError, Observer, StoreError, hookimpl
 from dsv_plugins.cli import main
+from dsv_plugins.errors import one_line
 from dsv_plugins.report import build_report, read_run
-from dsv_plugins.store.artifacts import write_aucs
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.artifacts import claim, read_study, write_aucs
+from dsv_plugins.store.folder import MANIFEST, RunFolder, checksum
 from dsv_plugins.store.trust import write_sealed
 
 ADVICE = "run the same `dsv select` again"
@@ -50,8 +56,8 @@ class Trained(Observer):
 def select(out: Path) -> tuple[dsv_plugins.Result, int]:
     """The result of the study, and how many candidates were trained for it."""
     trained = Trained()
-    settings = {**SETTINGS, "plugins": (Plugins(),), "out": out}
-    return dsv_plugins.select(grey_images(20, 0), grey_images(8, 1), observer=trained, **settings), trained.count
+    details = {**SETTINGS, "plugins": (Plugins(),), "out": out}
+    return dsv_plugins.select(grey_images(20, 0), grey_images(8, 1), observer=trained, **details), trained.count
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +193,97 @@ def test_an_odd_journal_locks_no_work_out(sound, run):
     (note,) = (note for note in result.notes if "journal" in note)
     assert note == f"{run / 'journal.jsonl'} has {len(ODD_LINES)} lines that cannot be read; they are skipped"
     assert (run / "selection.json").read_bytes() == (sound / "selection.json").read_bytes()
+
+
+# ---------------------------------------------------------------------------
+# Anything in place of a file
+# ---------------------------------------------------------------------------
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=6,
+)
+JSON_FILES = ["study.json", "selection.json", "aucs.json", "data/images.json", "model/model.json", "evaluation.json"]
+MANIFESTS = ["data/manifest.json", "model/manifest.json", "manifest.json"]
+fuzzed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def copy(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for all examples: each leaves it as it was."""
+    return shutil.copytree(sound, tmp_path_factory.mktemp("fuzz") / "run")
+
+
+def read_everything(run: Path) -> list[object]:
+    """All that the commands read, as values that can be compared."""
+    record, folder = read_run(run), RunFolder(run)
+    claim(folder, read_study(folder)["identity"])
+    model = dsv_plugins.load(run, plugins=(Plugins(),))
+    for candidate in record.shown:
+        assert candidate.folder is not None
+        candidate.folder.load(), candidate.arrays(), candidate.preview(), candidate.heatmaps()
+    return [replace(record, path=Path()), record.test_images.tobytes(), model.record, model.false_alarms]
+
+
+@contextlib.contextmanager
+def replaced(file: Path, content: bytes) -> Iterator[None]:
+    before = file.read_bytes()
+    file.write_bytes(content)
+    try:
+        yield
+    finally:
+        file.write_bytes(before)
+
+
+def place(run: Path, name: str) -> Path:
+    return run / (evaluated(run) if name in ("evaluation.json", "manifest.json") else "") / name
+
+
+@fuzzed
+@given(
+    st.sampled_from([*JSON_FILES, *MANIFESTS]),
+    st.binary(max_size=50) | values.map(lambda value: json.dumps(value).encode()),
+)
+def test_anything_in_place_of_a_file_is_noticed(copy, name, content):
+    with replaced(place(copy, name), content), pytest.raises(DSVError) as error:
+        read_everything(copy)
+    assert one_line(str(error.value)).startswith(str(copy))
+
+
+@fuzzed
+@given(st.lists(st.binary(max_size=50) | values.map(lambda value: json.dumps(value).encode()), max_size=5))
+def test_anything_in_the_journal_is_no_error(copy, lines):
+    expected = read_everything(copy)
+    before = (copy / "journal.jsonl").read_bytes()
+    with replaced(copy / "journal.jsonl", b"\n".join([before, *lines])):
+        assert read_everything(copy) == expected
+
+
+def mutated(content: Any, draw: st.DataObject) -> Any:
+    """The content with another value in one place."""
+    if isinstance(content, dict) and content and draw.draw(st.booleans()):
+        name = draw.draw(st.sampled_from(sorted(content)))
+        return content | {name: mutated(content[name], draw)}
+    if isinstance(content, list) and content and draw.draw(st.booleans()):
+        index = draw.draw(st.integers(0, len(content) - 1))
+        return [*content[:index], mutated(content[index], draw), *content[index + 1 :]]
+    return draw.draw(values)
+
+
+@fuzzed
+@given(st.sampled_from(JSON_FILES), st.data())
+def test_any_value_behind_a_right_checksum_is_read_or_refused(copy, name, data):
+    file = place(copy, name)
+    content = json.loads(file.read_text())
+    content.pop("checksum", None)
+    other = mutated(content, data)
+    with replaced(file, b""), contextlib.ExitStack() as restored:
+        if file.parent == copy:
+            write_sealed(file, other if isinstance(other, dict) else {"content": other})
+        else:
+            file.write_text(json.dumps(other))
+            sums = json.loads((file.parent / MANIFEST).read_text()) | {file.name: checksum(file)}
+            restored.enter_context(replaced(file.parent / MANIFEST, json.dumps(sums).encode()))
+        with contextlib.suppress(DSVError):
+            read_everything(copy)
