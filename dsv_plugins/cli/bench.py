@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+from dsv_plugins.cli.config import WrongValueError
 from dsv_plugins.cli.flags import add_study_flags, study_settings
 from dsv_plugins.cli.select import conduct
 from dsv_plugins.cli.terminal import Terminal, literal
@@ -110,7 +110,7 @@ def _shares(value: object) -> list[float]:
     try:
         return [float(share) for share in _parts(value)]
     except ValueError:
-        raise ArgumentTypeError(f"{value!r} is not of the form share,share, as in 0.3,0.1") from None
+        raise WrongValueError(f"{value!r} is not of the form share,share, as in 0.3,0.1") from None
 
 
 def _seeds(value: object) -> list[int]:
@@ -118,7 +118,7 @@ def _seeds(value: object) -> list[int]:
     try:
         return [int(seed) for seed in _parts(value)]
     except ValueError:
-        raise ArgumentTypeError(f"{value!r} is not a list of seeds, as in 0,1,2") from None
+        raise WrongValueError(f"{value!r} is not a list of seeds, as in 0,1,2") from None
 
 
 def _parts(value: object) -> list[str]:

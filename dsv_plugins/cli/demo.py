@@ -37,16 +37,17 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.methods import usable_selectors
     from dsv_plugins.data.images import split_folder
     from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.store.folder import verify
+    from dsv_plugins.store.trust import verify
     from dsv_plugins.study.study import Study
 
     folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"
     task = folder / "task"
+    # The default; and wrong settings show here, before anything is written.
+    (decides,) = Study(task, task, workers=arguments.workers, seed=arguments.seed).selectors
     if not task.exists() or verify(task) is not None:
         write_demo_task(task, arguments.texture, arguments.seed)
     registry = build_registry()
     train, test = split_folder(task)
-    (decides,) = Study(train, test).selectors  # the default
     study = Study(
         train,
         test,

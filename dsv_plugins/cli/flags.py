@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.config import ConfigFile, WrongValueError
 from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.hooks.spaces import Range, Space, Values
@@ -34,7 +34,7 @@ def add_study_flags(parser: ArgumentParser, *, leave_out: Collection[str] = ()) 
         parser: The command's parser.
         leave_out: Settings that the command decides by itself.
     """
-    parser.add_argument("--config", action="config", help="a YAML file with any of these options")
+    parser.add_argument("--config", action=ConfigFile, help="a YAML file with any of these options")
     hints = typing.get_type_hints(StudySettings, localns={"Source": object})
     help_texts = {
         param.arg_name: " ".join((param.description or "").split())
@@ -134,7 +134,7 @@ def _space(value: object) -> dict[str, Values]:
     for axis in str(value).split():
         name, equals, values = axis.partition("=")
         if not equals or not values:
-            raise ArgumentTypeError(f"{axis!r} is not of the form name=value,value, as in patch_size=0.02,0.08")
+            raise WrongValueError(f"{axis!r} is not of the form name=value,value, as in patch_size=0.02,0.08")
         axes[name] = _axis(name, values)
     return axes
 
@@ -145,14 +145,14 @@ def _axis(name: object, values: object) -> Values:
     if not isinstance(values, str):
         if isinstance(values, Sequence):
             return list(values)
-        raise ArgumentTypeError(f"the values of {name} are {values!r}; give a list, or a range such as 0.001:0.64:log")
+        raise WrongValueError(f"the values of {name} are {values!r}; give a list, or a range such as 0.001:0.64:log")
     if ":" not in values:
         return [_plain(value) for value in values.split(",")]
     low, high, *scale = values.split(":")
     try:
         return Range(float(low), float(high), log={(): False, ("log",): True}[tuple(scale)])
     except (KeyError, ValueError):
-        raise ArgumentTypeError(
+        raise WrongValueError(
             f"{values!r} is not of the form low:high or low:high:log, as in patch_size=0.001:0.64:log"
         ) from None
 

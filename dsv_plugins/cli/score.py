@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -97,7 +98,12 @@ def _files(arguments: Namespace) -> list[Path]:
     if not arguments.images and not arguments.recalibrate:
         raise InputError("give folders or files to judge")
     given = [Path(name) for name in arguments.images]
-    return [file for path in given for file in ([path] if path.is_file() else find_images(path))]
+    # What is there and no folder counts as a file. If it is none, as a broken link, that shows when it is read.
+    return [
+        file
+        for path in given
+        for file in ([path] if os.path.lexists(path) and not path.is_dir() else find_images(path))
+    ]
 
 
 def _heatmap_folder(path: str | None, model: Model) -> HeatmapFolder | None:
@@ -164,7 +170,7 @@ def _decoded(files: Sequence[Path], size: int, *, skip_bad: bool) -> Iterator[tu
 
     console = Console(stderr=True)
     outcomes = track(
-        decode_all(files, size),
+        decode_all(files, size, lambda line: print(f"note: {line}", file=sys.stderr)),
         description="scoring",
         total=len(files),
         console=console,

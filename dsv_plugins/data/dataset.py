@@ -19,11 +19,12 @@ from dsv_plugins.store.artifacts import (
     ImageIndex,
     has_image_index,
     images_file,
-    open_images,
+    open_checked_images,
     read_image_index,
     write_image_index,
 )
-from dsv_plugins.store.folder import finished_folder, verify
+from dsv_plugins.store.folder import finished_folder
+from dsv_plugins.store.trust import verify
 
 __all__ = ["Dataset", "Source", "default_holdout", "open_dataset", "prepare"]
 
@@ -62,6 +63,7 @@ def prepare(
     seed: int = 0,
     skip_bad: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Sequence[BadFile]:
     """Write the images of a study into `folder`, unless the same ones are there already.
 
@@ -74,19 +76,27 @@ def prepare(
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
         progress: Called with the name of the set, the images decoded and the images there are.
+        note: Called with a line about each file that was read with doubts.
 
     Returns:
         The files that were left out.
     """
-    listed = {"train": _listed(train, "train"), "test": _listed(test, "test")}
-    listed["test"], bad = _without_overlap(listed["train"], listed["test"], skip_bad=skip_bad)
+    listed: dict[str, list[ImageFile]] = {}
+    bad: list[BadFile] = []
+    for name, source in (("train", train), ("test", test)):
+        listed[name], unreadable = _listed(source, name)
+        bad += unreadable
+    listed["test"], shared = _without_overlap(listed["train"], listed["test"])
+    bad += shared
+    if bad and not skip_bad:
+        raise InputError(_stop_at(bad))
     listed["train"], held_out = _split(listed["train"], holdout, seed)
     if held_out:
         listed["holdout"] = held_out
     fingerprint = _fingerprint(size, listed)
     index = _usable_index(folder, fingerprint)
     if index is not None:
-        return [BadFile(Path(file), reason) for file, reason in index.bad]
+        return list(dict.fromkeys([*(BadFile(Path(file), reason) for file, reason in index.bad), *bad]))
 
     with finished_folder(folder) as partial:
         kept = {}
@@ -97,7 +107,7 @@ def prepare(
                 kept[name] = files
             else:
                 report = None if progress is None else _named(progress, name)
-                kept[name], unreadable = write_pixels(files, size, target, report)
+                kept[name], unreadable = write_pixels(files, size, target, report, note)
                 if unreadable and not skip_bad:
                     raise InputError(_stop_at(unreadable))
                 bad += unreadable
@@ -113,15 +123,18 @@ def prepare(
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """The images that `prepare` wrote, memory-mapped."""
+    """The images that `prepare` wrote or checked, memory-mapped."""
     index = read_image_index(folder)
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
-    images = {name: torch.from_numpy(open_images(folder, name, mode="c")) for name in index.files}
+    images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
     return Dataset(images["train"], images["test"], images.get("holdout"), index.fingerprint)
 
 
-def _listed(source: Source, name: str) -> list[ImageFile]:
-    """The images of a source ordered by the hash of their content; those of a tensor go by their index."""
+def _listed(source: Source, name: str) -> tuple[list[ImageFile], list[BadFile]]:
+    """The images of a source ordered by the hash of their content, and files that cannot be read.
+
+    The images of a tensor go by their index.
+    """
     if not isinstance(source, Tensor):
         return survey(find_images(Path(source)))
     if source.dtype != torch.uint8 or source.ndim != 4:
@@ -133,12 +146,10 @@ def _listed(source: Source, name: str) -> list[ImageFile]:
         ImageFile(Path(name, str(index)), hashlib.sha256(image.contiguous().cpu().numpy()).hexdigest())
         for index, image in enumerate(source)
     ]
-    return sorted(files, key=lambda file: (file.digest, file.path))
+    return sorted(files, key=lambda file: (file.digest, file.path)), []
 
 
-def _without_overlap(
-    train: Sequence[ImageFile], test: Sequence[ImageFile], *, skip_bad: bool
-) -> tuple[list[ImageFile], list[BadFile]]:
+def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> tuple[list[ImageFile], list[BadFile]]:
     """The test images that are not train images too, and those that are."""
     train_paths = {file.digest: file.path for file in train}
     shared = [
@@ -146,8 +157,6 @@ def _without_overlap(
         for file in test
         if file.digest in train_paths
     ]
-    if shared and not skip_bad:
-        raise InputError(_stop_at(shared))
     return [file for file in test if file.digest not in train_paths], shared
 
 

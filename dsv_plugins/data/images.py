@@ -7,8 +7,9 @@ reach what is computed from them.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from dsv_plugins.data.image_warnings import collecting_warnings, warnings_of_pillow
 from dsv_plugins.errors import InputError, one_line
+from dsv_plugins.store.folder import checksum
+from dsv_plugins.store.space import reserve_space
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -41,6 +45,8 @@ AHEAD = 32
 
 DecodeProgress = Callable[[int, int], None]
 """Called while images are decoded, with the images done and the images there are."""
+Note = Callable[[str], None]
+"""Called with a line that names a file which could be read, but not without doubts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,15 @@ class BadFile:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An image or what is wrong with it, and what Pillow warned of."""
+
+    path: Path
+    outcome: NDArray[np.uint8] | InputError
+    warnings: Sequence[str] = ()
 
 
 def split_folder(folder: Path) -> tuple[Path, Path]:
@@ -89,17 +104,21 @@ def find_images(folder: Path) -> list[Path]:
     return images
 
 
-def survey(paths: Sequence[Path]) -> list[ImageFile]:
-    """The files with the hashes of their content, ordered by hash."""
+def survey(paths: Sequence[Path]) -> tuple[list[ImageFile], list[BadFile]]:
+    """The files with the hashes of their content, ordered by hash, and those that cannot be read."""
 
-    def digested(path: Path) -> ImageFile:
+    def digested(path: Path) -> ImageFile | BadFile:
         try:
-            return ImageFile(path, hashlib.sha256(path.read_bytes()).hexdigest())
+            _require_file(path)
+            return ImageFile(path, checksum(path))
         except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions or remove it") from error
+            return BadFile(path, f"cannot be read ({_reason(error)})")
 
     with ThreadPoolExecutor() as pool:
-        return sorted(pool.map(digested, paths), key=lambda file: (file.digest, file.path))
+        outcomes = list(pool.map(digested, paths))
+    files = [outcome for outcome in outcomes if isinstance(outcome, ImageFile)]
+    bad = [outcome for outcome in outcomes if isinstance(outcome, BadFile)]
+    return sorted(files, key=lambda file: (file.digest, file.path)), bad
 
 
 def decode(path: Path, size: int) -> NDArray[np.uint8]:
@@ -109,6 +128,7 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
         InputError: The file is no image, or is damaged.
     """
     try:
+        _require_file(path)
         with Image.open(path) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
@@ -120,39 +140,61 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
     return pixels
 
 
-def decode_all(paths: Sequence[Path], size: int) -> Iterator[tuple[Path, NDArray[np.uint8] | InputError]]:
-    """Each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some."""
+def decode_all(
+    paths: Sequence[Path], size: int, note: Note | None = None
+) -> Iterator[tuple[Path, NDArray[np.uint8] | InputError]]:
+    """Each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some.
 
-    def attempt(path: Path) -> NDArray[np.uint8] | InputError:
-        try:
-            return decode(path, size)
-        except InputError as error:
-            return error
+    Args:
+        paths: The files.
+        size: Height and width.
+        note: Called with what Pillow warns of.
+    """
+
+    def attempt(path: Path) -> _Attempt:
+        with warnings_of_pillow() as messages:
+            try:
+                return _Attempt(path, decode(path, size), messages)
+            except InputError as error:
+                return _Attempt(path, error)
+
+    def ended(attempted: _Attempt) -> tuple[Path, NDArray[np.uint8] | InputError]:
+        if note is not None:
+            for message in dict.fromkeys(attempted.warnings):
+                note(f"{attempted.path}: {one_line(message)}")
+        return attempted.path, attempted.outcome
 
     workers = os.cpu_count() or 1
-    waiting: deque[tuple[Path, Future[NDArray[np.uint8] | InputError]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
+    waiting: deque[Future[_Attempt]] = deque()
+    with collecting_warnings(), ThreadPoolExecutor(workers) as pool:
         for path in paths:
-            waiting.append((path, pool.submit(attempt, path)))
+            waiting.append(pool.submit(attempt, path))
             if len(waiting) == AHEAD * workers:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
+                yield ended(waiting.popleft().result())
+        for future in waiting:
+            yield ended(future.result())
 
 
 def write_pixels(
-    files: Sequence[ImageFile], size: int, target: Path, progress: DecodeProgress | None = None
+    files: Sequence[ImageFile],
+    size: int,
+    target: Path,
+    progress: DecodeProgress | None = None,
+    note: Note | None = None,
 ) -> tuple[list[ImageFile], list[BadFile]]:
     """Decode images, in parallel, into a memory-mapped `.npy` file; the good files and the bad ones are returned.
 
     Nothing larger than a few images is held in memory.
+
+    Raises:
+        StoreError: The disk has too little space for them.
     """
     good: list[ImageFile] = []
     bad: list[BadFile] = []
     shape = (len(files), CHANNELS, size, size)
     pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    decoded = decode_all([file.path for file in files], size)
+    reserve_space(target, target.stat().st_size, f"the {target.stem} images")
+    decoded = decode_all([file.path for file in files], size, note)
     for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
         if isinstance(outcome, InputError):
             bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
@@ -162,7 +204,7 @@ def write_pixels(
         if progress is not None:
             progress(index + 1, len(files))
     pixels.flush()
-    if bad and good:
+    if bad:
         _shorten(target, len(good))
     return good, bad
 
@@ -176,6 +218,22 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 
 
+def _require_file(path: Path) -> None:
+    """Refuse what would never end, such as a pipe or a link to a device, and say what is wrong with a link.
+
+    Raises:
+        OSError: It cannot be read as a file.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise OSError(f"it is a link to {os.readlink(path)}, which is not there") from None
+        raise
+    if not stat.S_ISREG(mode):
+        raise OSError("it is a folder, a pipe, a socket or a device")
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     """Eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
     if image.mode.startswith("I;16") or image.mode == "I":
@@ -187,13 +245,12 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _shorten(path: Path, count: int) -> None:
-    whole = np.load(path, mmap_mode="r")
-    shorter = path.with_suffix(".shorter.npy")
-    kept = np.lib.format.open_memmap(shorter, mode="w+", dtype=whole.dtype, shape=(count, *whole.shape[1:]))
-    kept[:] = whole[:count]
-    kept.flush()
-    os.replace(shorter, path)
+    """Keep the first images only, in place: the header of an `.npy` file has room for any number of them."""
+    shape = (count, *np.load(path, mmap_mode="r").shape[1:])
+    with path.open("r+b") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        file.truncate(file.tell() + math.prod(shape))
 
 
 def _reason(error: Exception) -> str:
-    return one_line(str(error)) or type(error).__name__
+    return one_line(getattr(error, "strerror", None) or str(error)) or type(error).__name__

@@ -78,7 +78,7 @@ class DrawingLimits:
 
 def details(run: RunRecord, limits: DrawingLimits) -> dict[str, Any]:
     """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
-    test = run.test_images()
+    test = run.test_images
     used: set[int] = set()
     candidates = [_candidate(run, candidate, test, limits, used) for candidate in run.shown]
     return {

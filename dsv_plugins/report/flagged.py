@@ -39,7 +39,7 @@ def flagged_images(run: RunRecord) -> list[FlaggedImage]:
     """The flagged test images, the most anomalous first and no more than fit; empty if the run has no findings."""
     if run.findings is None:
         return []
-    arrays, test = run.chosen.arrays(), run.test_images()
+    arrays, test = run.chosen.arrays(), run.test_images
     calibration, scores = Calibration(arrays["scores.holdout"]), arrays["scores.test"]
     p_values, alarms = calibration.p_values(scores), calibration.alarms(scores, run.findings.false_alarms)
     shown = [int(index) for index in np.lexsort((-scores, p_values)) if alarms[index]][:MOST_IMAGES]

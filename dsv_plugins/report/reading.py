@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from dsv_plugins.decisions import Findings
 from dsv_plugins.errors import StoreError
 from dsv_plugins.store.artifacts import (
+    EVALUATION_RECORD,
     EvaluationFolder,
     open_images,
     read_aucs,
@@ -22,6 +24,7 @@ from dsv_plugins.store.artifacts import (
 )
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import Journal
+from dsv_plugins.store.trust import RESTORE, sound
 from dsv_plugins.types import Health, candidate_label
 
 __all__ = ["Array", "CandidateRecord", "RunRecord", "read_run"]
@@ -80,7 +83,7 @@ class CandidateRecord:
         return None if self.folder is None else self.folder.heatmaps()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunRecord:
     """What the run folder has of the study.
 
@@ -133,6 +136,7 @@ class RunRecord:
         """The last two parts of a test image's path: what people call it."""
         return "/".join(Path(self.test_files[index]).parts[-2:])
 
+    @functools.cached_property
     def test_images(self) -> Array:
         """The test images, memory-mapped."""
         return open_images(RunFolder(self.path).data, "test")
@@ -147,32 +151,47 @@ def read_run(path: Path) -> RunRecord:
     folder = RunFolder(path)
     selection = read_selection(folder)
     study, journal = read_study(folder), Journal(folder.journal)
-    seconds = journal.seconds()
-    found, files = selection.get("findings"), read_image_index(folder.data).files
-    commands = [event["command"] for event in journal.events() if event.get("command")]
-    return RunRecord(
-        path=folder.path,
-        candidates=[
-            _candidate(folder, entry, selection["losses"].get(entry["id"], {}), seconds.get(entry["id"]))
-            for entry in selection["candidates"]
-        ],
-        selected={name: choice["id"] for name, choice in selection["selected"].items()},
-        confidence=selection["confidence"],
-        findings=None if found is None else Findings(**found),
-        warnings=selection.get("warnings", []),
-        aucs=read_aucs(folder),
-        detector=study["identity"]["detector"],
-        command=commands[0] if commands else "",
-        test_files=files["test"],
-        held_out=len(files.get("holdout", ())),
-    )
+    seconds, files = journal.seconds(), read_image_index(folder.data).files
+    commands = [command for event in journal.events() if isinstance(command := event.get("command"), str) and command]
+    with sound(folder.selection):
+        found = selection.get("findings")
+        record = RunRecord(
+            path=folder.path,
+            candidates=[
+                _candidate(folder, entry, selection["losses"].get(entry["id"], {}), seconds.get(entry["id"]))
+                for entry in selection["candidates"]
+            ],
+            selected={name: choice["id"] for name, choice in selection["selected"].items()},
+            confidence=selection["confidence"],
+            findings=None if found is None else Findings(**found),
+            warnings=selection.get("warnings", []),
+            aucs=read_aucs(folder),
+            detector=study["identity"]["detector"],
+            command=commands[0] if commands else "",
+            test_files=files["test"],
+            held_out=len(files.get("holdout", ())),
+        )
+        _check_chosen(record)
+    return record
+
+
+def _check_chosen(run: RunRecord) -> None:
+    """Demand the evaluation of each choice; those of others may have been removed to save space."""
+    known = {candidate.id: candidate for candidate in run.candidates}
+    for name in run.selectors:
+        if known[run.selected[name]].folder is None:
+            raise StoreError(f"{run.path} has no evaluation of the candidate that {name} chose; {RESTORE}")
+    if not run.selectors:
+        raise ValueError("nothing is selected")
 
 
 def _candidate(
     run: RunFolder, entry: Mapping[str, Any], losses: Mapping[str, float | None], seconds: float | None
 ) -> CandidateRecord:
     if not _ID.fullmatch(entry["id"]):
-        raise StoreError(f"{run.selection} is damaged ({entry['id']!r} is no id)")
+        raise ValueError(f"{entry['id']!r} is no id")
+    if entry["updates"] is not None and type(entry["updates"]) is not int:  # it is a part of a path
+        raise ValueError(f"{entry['updates']!r} is no number of updates")
     known = CandidateRecord(
         id=entry["id"],
         augmentation=entry["augmentation"],
@@ -186,10 +205,11 @@ def _candidate(
     if entry["status"] == "failed" or not folder.path.is_dir():
         return known
     record = folder.record()
-    return replace(
-        known,
-        folder=folder,
-        health=Health(**record["health"]),
-        measures=record["measures"],
-        curve=record["curve"],
-    )
+    with sound(folder.path / EVALUATION_RECORD):
+        return replace(
+            known,
+            folder=folder,
+            health=Health(**record["health"]),
+            measures=record["measures"],
+            curve=record["curve"],
+        )

@@ -15,8 +15,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from dsv_plugins.errors import InputError, StoreError
-from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, finished_folder, read_json, verify, write_json
+from dsv_plugins.errors import InputError, StoreError, shown
+from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, finished_folder, read_json, write_json
+from dsv_plugins.store.trust import (
+    RESTORE,
+    check_seal,
+    read_sealed,
+    sound,
+    trusted_file,
+    trusted_file_if_any,
+    verify,
+    write_sealed,
+)
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
@@ -65,10 +75,9 @@ def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
     """
     if not run.study.exists():
         versions = {name: metadata.version(name) for name in VERSIONED}
-        write_json(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
+        write_sealed(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
         return False
-    before = read_study(run)
-    for name, value in before["identity"].items():
+    for name, value in read_study(run)["identity"].items():
         if identity.get(name) != value:
             raise InputError(
                 f"{run.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; give another --out"
@@ -77,13 +86,23 @@ def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
 
 
 def read_study(run: RunFolder) -> Mapping[str, Any]:
-    """The content of `study.json`: format, identity and versions."""
-    content = read_json(run.study)
-    if content.get("format") != FORMAT:
+    """The content of `study.json`: format, identity and versions.
+
+    Raises:
+        StoreError: Another version wrote it, or it is damaged.
+    """
+    try:
+        content = read_json(run.study)
+        if content.get("format") == FORMAT:
+            return check_seal(run.study, content)
+    except StoreError as error:
         raise StoreError(
-            f"{run.path} has the format {content.get('format')}, and this version reads {FORMAT}; give another --out"
-        )
-    return content
+            f"{error}; remove it and run the same `dsv select` again, which keeps what is finished"
+        ) from error
+    raise StoreError(
+        f"{run.path} has the format {shown(content.get('format'))}, and this version reads {FORMAT}; "
+        "run the same `dsv select` with another --out"
+    )
 
 
 # ---------------------------------------------------------------------------
@@ -111,11 +130,14 @@ def images_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def open_images(folder: Path, name: str, *, mode: Literal["r", "c"] = "r") -> Array:
-    """The pixels of a set of images, memory-mapped."""
-    file = images_file(folder, name)
-    with _reading(file):
-        return np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]
+def open_images(folder: Path, name: str) -> Array:
+    """The pixels of a set of images, memory-mapped, once their checksum is found to be right."""
+    return _mapped(trusted_file(folder, images_file(folder, name).name), "r")
+
+
+def open_checked_images(folder: Path, name: str) -> Array:
+    """The same for those who know that the folder is sound. Who writes to the array changes their own copy only."""
+    return _mapped(images_file(folder, name), "c")
 
 
 def write_image_index(folder: Path, index: ImageIndex) -> None:
@@ -130,11 +152,14 @@ def has_image_index(folder: Path) -> bool:
 
 def read_image_index(folder: Path) -> ImageIndex:
     """Read `images.json`."""
-    content = read_json(folder / IMAGE_INDEX)
-    try:
-        return ImageIndex(**content)
-    except TypeError as error:
-        raise StoreError(f"{folder / IMAGE_INDEX} is damaged ({error})") from error
+    file = trusted_file(folder, IMAGE_INDEX)
+    content = read_json(file)
+    with sound(file):
+        return ImageIndex(
+            fingerprint=str(content["fingerprint"]),
+            files={name: [str(file) for file in files] for name, files in content["files"].items()},
+            bad=[(str(file), str(reason)) for file, reason in content["bad"]],
+        )
 
 
 # ---------------------------------------------------------------------------
@@ -197,34 +222,35 @@ class EvaluationFolder:
         """The evaluation."""
         from safetensors.torch import load_file as load_tensors
 
-        record, file = self.record(), self.path / EVALUATION_ARRAYS
+        record, file = self.record(), trusted_file(self.path, EVALUATION_ARRAYS)
         with _reading(file):
             tensors = load_tensors(file)
-        return Evaluation(
-            candidate=Candidate(**record["candidate"]),
-            embeddings=Embeddings(**_part(tensors, "embeddings")),
-            scores=Scores(**_part(tensors, "scores")),
-            health=Health(**record["health"]),
-            timings=record["timings"],
-        )
+        with sound(self.path / EVALUATION_RECORD):
+            return Evaluation(
+                candidate=Candidate(**record["candidate"]),
+                embeddings=Embeddings(**_part(tensors, "embeddings")),
+                scores=Scores(**_part(tensors, "scores")),
+                health=Health(**record["health"]),
+                timings=record["timings"],
+            )
 
     def record(self) -> Mapping[str, Any]:
         """Candidate, health, timings, measures and training curve."""
-        return read_json(self.path / EVALUATION_RECORD)
+        return read_json(trusted_file(self.path, EVALUATION_RECORD))
 
     def arrays(self) -> dict[str, Array]:
         """Embeddings and scores, as `embeddings.train` and so on."""
-        file = self.path / EVALUATION_ARRAYS
+        file = trusted_file(self.path, EVALUATION_ARRAYS)
         with _reading(file):
             return load_file(file)
 
     def preview(self) -> Array | None:
         """A few train images under the augmentation; None if the run has none."""
-        return _load_if_there(self.path / PREVIEW)
+        return _load_if_any(self.path, PREVIEW)
 
     def heatmaps(self) -> Array | None:
         """How unusual each place of each test image is; None if the detector cannot say."""
-        return _load_if_there(self.path / HEATMAPS)
+        return _load_if_any(self.path, HEATMAPS)
 
 
 def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
@@ -234,19 +260,24 @@ def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
 
 
 def load_features(folder: Path) -> dict[str, Tensor]:
-    """Frozen features, memory-mapped: workers share one copy."""
+    """Frozen features, memory-mapped: workers share one copy. The study checks the folder before it sends a job."""
     import torch
 
     loaded = {}
     for file in sorted(folder.glob("*.npy")):
-        with _reading(file):
-            # Copy-on-write: torch warns of read-only memory, and nobody writes.
-            loaded[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
+        # Copy-on-write: torch warns of read-only memory, and nobody writes.
+        loaded[file.stem] = torch.from_numpy(_mapped(file, "c"))
     return loaded
 
 
-def _load_if_there(file: Path) -> Array | None:
-    if not file.exists():
+def _mapped(file: Path, mode: Literal["r", "c"]) -> Array:
+    with _reading(file):
+        return np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def _load_if_any(folder: Path, name: str) -> Array | None:
+    file = trusted_file_if_any(folder, name)
+    if file is None:
         return None
     with _reading(file):
         return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
@@ -272,30 +303,35 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Any]:
 
 def write_selection(run: RunFolder, selection: Mapping[str, Any]) -> None:
     """Write `selection.json`."""
-    write_json(run.selection, selection)
+    write_sealed(run.selection, selection)
 
 
 def read_selection(run: RunFolder) -> Mapping[str, Any]:
     """Read `selection.json`.
 
     Raises:
-        StoreError: This is no run folder, or its study has not selected yet.
+        StoreError: This is no run folder, its study has not selected yet, another version wrote it, or it is damaged.
     """
     if not run.study.exists():
         raise StoreError(f"{run.path} is no run folder; give the folder that `dsv select` printed")
+    read_study(run)  # which tells the format
     if not run.selection.exists():
         raise StoreError(f"{run.path} has no selection yet; finish the study with the same `dsv select` first")
-    return read_json(run.selection)
+    return read_sealed(run.selection)
 
 
 def write_aucs(run: RunFolder, *, candidates: Mapping[str, float], chosen: Mapping[str, float]) -> None:
     """Write `aucs.json`: the AUC of each candidate by its id, and of each selector's choice."""
-    write_json(run.aucs, {"candidates": dict(candidates), "chosen": dict(chosen)})
+    write_sealed(run.aucs, {"candidates": dict(candidates), "chosen": dict(chosen)})
 
 
 def read_aucs(run: RunFolder) -> Mapping[str, float]:
     """The AUC of each candidate by its id; empty if no labels are known."""
-    return read_json(run.aucs)["candidates"] if run.aucs.exists() else {}
+    if not run.aucs.exists():
+        return {}
+    content = read_sealed(run.aucs, "remove it, or run the same `dsv demo` or `dsv bench` again")
+    with sound(run.aucs):
+        return {str(candidate): float(auc) for candidate, auc in content["candidates"].items()}
 
 
 # ---------------------------------------------------------------------------
@@ -332,6 +368,17 @@ class ModelRecord:
     calibrated_on: str | None = None
 
 
+MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("detector", "augmentation", "selector", "candidate"), str),
+    **dict.fromkeys(("detector_params", "params"), dict),
+    "image_size": int,
+    "heat_scale": (list, type(None)),
+    "warnings": list,
+    "calibrated_on": (str, type(None)),
+}
+"""What the values of `model.json` are."""
+
+
 def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Array | None) -> None:
     """Copy the chosen detector's folder into the run as its model, with the scores of the images that were kept out.
 
@@ -350,7 +397,7 @@ def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Ar
 
 def load_held_out(run: RunFolder) -> Array | None:
     """The scores of good images that the model was not trained on; None if there are none."""
-    return _load_if_there(run.model / HELD_OUT)
+    return _load_if_any(run.model, HELD_OUT)
 
 
 def recalibrate_model(run: RunFolder, images: Path, held_out: Array) -> None:
@@ -366,11 +413,20 @@ def load_model_record(run: RunFolder) -> ModelRecord:
     """What the chosen model is; its files lie in `run.model`.
 
     Raises:
-        StoreError: There is no model, or it is damaged.
+        StoreError: There is no model, another version wrote it, or it is damaged.
     """
+    if run.study.exists():  # a model works without the rest of its run
+        read_study(run)
     if not run.model.is_dir():
         raise StoreError(f"{run.path} holds no chosen model; finish the study with `dsv select` first")
     problem = verify(run.model)
     if problem is not None:
-        raise StoreError(f"{problem}; run the same `dsv select` again to restore the model")
-    return ModelRecord(**read_json(run.model / MODEL_RECORD))
+        raise StoreError(f"{problem}; {RESTORE}")
+    file = run.model / MODEL_RECORD
+    content = read_json(file)
+    with sound(file):
+        record = ModelRecord(**content)
+        for name, kinds in MODEL_KINDS.items():
+            if not isinstance(getattr(record, name), kinds):
+                raise TypeError(f"{name} is {shown(getattr(record, name))}")
+        return record

@@ -35,7 +35,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -47,9 +47,10 @@ __all__ = [
     "FORMAT",
     "MANIFEST",
     "RunFolder",
+    "checksum",
+    "files_below",
     "finished_folder",
     "read_json",
-    "verify",
     "write_bytes",
     "write_json",
     "write_text",
@@ -58,6 +59,7 @@ __all__ = [
 
 FORMAT = 3
 MANIFEST = "manifest.json"
+PARTIAL = ".partial"
 
 
 class RunFolder:
@@ -91,8 +93,7 @@ class RunFolder:
                     f"another process is working on {self.path}; wait for it to end, or give another --out"
                 ) from None
         try:
-            for leftover in (*self.path.glob(".*.partial"), *self.path.glob("*/**/.*.partial")):
-                shutil.rmtree(leftover, ignore_errors=True)
+            _remove_leftovers(self.path)
             yield
         finally:
             lock.release()
@@ -119,12 +120,12 @@ def finished_folder(target: Path) -> Iterator[Path]:
     """A new folder to fill; it appears at `target`, whole and with its checksums, when the block ends well."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PARTIAL, dir=target.parent))
     try:
         with writing(target):
             yield partial
-            files = sorted(file for file in partial.rglob("*") if file.is_file())
-            sums = {file.relative_to(partial).as_posix(): _checksum(file) for file in files}
+            files = files_below(partial)
+            sums = {file.relative_to(partial).as_posix(): checksum(file) for file in files}
             write_json(partial / MANIFEST, sums)
             for file in files:
                 _flush(file)
@@ -136,24 +137,6 @@ def finished_folder(target: Path) -> Iterator[Path]:
             _flush(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def verify(folder: Path) -> str | None:
-    """Why a finished folder cannot be trusted; None if every file is what was written."""
-    manifest = folder / MANIFEST
-    try:
-        sums = read_json(manifest)
-    except StoreError as error:
-        return str(error)
-    for name, checksum in sums.items():
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            return f"{manifest} names {name!r}, which lies outside the run"
-        file = folder / name
-        if not file.is_file():
-            return f"{file} is missing"
-        if _checksum(file) != checksum:
-            return f"{file} is damaged"
-    return None
 
 
 def write_json(path: Path, content: object) -> None:
@@ -168,7 +151,7 @@ def write_text(path: Path, content: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step: a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}{PARTIAL}")
     with writing(path):
         with partial.open("wb") as file:
             file.write(content)
@@ -181,10 +164,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 def read_json(path: Path) -> Mapping[str, Any]:
     """Read a JSON object from a run folder."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error})") from error
     if not isinstance(content, dict):
         raise StoreError(f"{path} is damaged (it holds no object)")
@@ -204,12 +187,35 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _checksum(file: Path) -> str:
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder, at any depth, in the order of their names."""
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def checksum(file: Path) -> str:
+    """The SHA-256 of a file's content, which is never in memory as a whole."""
     digest = hashlib.sha256()
     with file.open("rb") as content:
         while block := content.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _remove_leftovers(run: Path) -> None:
+    """Remove what killed processes had begun to write. Links are not followed, since others may use what is there."""
+    for parent, folders, files in os.walk(run):
+        for name in filter(_is_partial, [*folders, *files]):
+            leftover = Path(parent, name)
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+        folders[:] = [name for name in folders if not _is_partial(name)]
+
+
+def _is_partial(name: str) -> bool:
+    return name.startswith(".") and name.endswith(PARTIAL)
 
 
 def _flush(path: Path) -> None:

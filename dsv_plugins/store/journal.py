@@ -1,17 +1,24 @@
-"""The journal of a run: what happened, one line of JSON for each event, appended and never changed."""
+"""The journal of a run: what happened, one line of JSON for each event, appended and never changed.
+
+It tells of the work, and no work depends on it: a line that cannot be read is skipped.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dsv_plugins.errors import StoreError
 from dsv_plugins.store.folder import writing
 
 __all__ = ["Journal"]
+
+FINISHED = "finished"
 
 
 class Journal:
@@ -33,15 +40,42 @@ class Journal:
             os.fsync(journal.fileno())
 
     def events(self) -> list[dict[str, Any]]:
-        """Every event; a line that a kill cut short is skipped."""
-        if not self.path.exists():
-            return []
-        events = []
-        for line in self.path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                events.append(json.loads(line))
-        return events
+        """Every event that can be read."""
+        return [event for event in map(_event, self._lines()) if event is not None]
+
+    def unreadable_lines(self) -> int:
+        """How many lines cannot be read, such as one that a kill cut short."""
+        return sum(_event(line) is None for line in self._lines())
 
     def seconds(self) -> dict[str, float]:
         """How long the training of each finished candidate took, by its id."""
-        return {event["candidate"]: event["seconds"] for event in self.events() if event["event"] == "finished"}
+        return {event["candidate"]: event["seconds"] for event in self.events() if event["event"] == FINISHED}
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    return None if event["event"] == FINISHED and not _tells_of_a_training(event) else event
+
+
+def _tells_of_a_training(event: Mapping[str, Any]) -> bool:
+    candidate, updates, seconds = (event.get(name, "") for name in ("candidate", "updates", "seconds"))
+    return (
+        isinstance(candidate, str)
+        and candidate != ""
+        and (updates is None or isinstance(updates, int))
+        and isinstance(seconds, (int, float))
+        and math.isfinite(seconds)
+    )

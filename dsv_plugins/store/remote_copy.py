@@ -15,10 +15,14 @@ from typing import Any
 
 import fsspec
 
-from dsv_plugins.errors import InputError, StoreError, describe_error
-from dsv_plugins.store.folder import MANIFEST, RunFolder, finished_folder, verify, write_text
+from dsv_plugins.errors import InputError, StoreError, describe_error, shown
+from dsv_plugins.store.folder import MANIFEST, RunFolder, files_below, finished_folder, write_bytes
+from dsv_plugins.store.trust import verify
 
 __all__ = ["RemoteCopy", "is_address"]
+
+FINISHED_DEPTH = {"data": 1, "model": 1, "candidates": 2, "shared": 2, "frozen": 3}
+"""How deep in the run folder the finished folders below each of its folders are."""
 
 
 def is_address(out: object) -> bool:
@@ -49,26 +53,29 @@ class RemoteCopy:
             self._files.invalidate_cache()
             found = self._files.find(self._root) if self._files.exists(self._root) else []
             names = [PurePosixPath(file).relative_to(self._root) for file in map(self._stripped, found)]
-            for folder in [name.parent for name in names if name.name == MANIFEST]:
+            self._require_inside(names)
+            for folder in [name.parent for name in names if _is_manifest(name)]:
                 self._fetch(folder, [name for name in names if folder in name.parents])
             for path in self._single_files():
                 if PurePosixPath(path.name) in names:
-                    there = self._files.cat_file(f"{self._root}/{path.name}").decode()
+                    there = self._files.cat_file(f"{self._root}/{path.name}")
                     if path == self._folder.journal:
-                        write_text(path, _merged(there, path.read_text() if path.exists() else ""))
+                        write_bytes(path, _merged(there, path.read_bytes() if path.exists() else b""))
                     elif not path.exists():
-                        write_text(path, there)
+                        write_bytes(path, there)
 
     def push(self) -> None:
         """Copy what is finished and not at the address yet."""
         with self._talking("written"):
             self._files.makedirs(self._root, exist_ok=True)
             for manifest in sorted(self._folder.path.rglob(MANIFEST)):
-                name = manifest.parent.relative_to(self._folder.path).as_posix()
+                name = PurePosixPath(manifest.relative_to(self._folder.path).as_posix())
+                if not _is_manifest(name) or name.parent.name.startswith("."):
+                    continue
                 content = manifest.read_bytes()
-                if self._copied.get(name) != content and not manifest.parent.name.startswith("."):
+                if self._copied.get(str(name.parent)) != content:
                     self._send(manifest.parent)
-                    self._copied[name] = content
+                    self._copied[str(name.parent)] = content
             for path in self._single_files():
                 if path.exists():
                     self._files.pipe_file(f"{self._root}/{path.name}", path.read_bytes())
@@ -76,10 +83,19 @@ class RemoteCopy:
     def _single_files(self) -> tuple[Path, ...]:
         return (self._folder.study, self._folder.journal, self._folder.selection)
 
+    def _require_inside(self, names: list[PurePosixPath]) -> None:
+        """Refuse an address whose names would lead out of the run folder, as those of a crafted archive can."""
+        for name in names:
+            if name.is_absolute() or ".." in name.parts:
+                raise StoreError(
+                    f"{self._address} holds {shown(str(name))}, which lies outside the run; "
+                    "do not use what is there, and give another --out"
+                )
+
     def _fetch(self, folder: PurePosixPath, names: list[PurePosixPath]) -> None:
         """Bring a folder here. One that is damaged at the address is left there, and is computed and copied again."""
         target = self._folder.path / folder
-        if ".." in folder.parts or (target.exists() and verify(target) is None):
+        if target.exists() and verify(target) is None:
             return
         with contextlib.suppress(_DamagedError), finished_folder(target) as partial:
             for name in names:
@@ -90,11 +106,10 @@ class RemoteCopy:
                 raise _DamagedError
             manifest = (partial / MANIFEST).read_bytes()
             (partial / MANIFEST).unlink()  # the folder gets its own when it is finished, of the same files
-            self._copied[folder.as_posix()] = manifest
+            self._copied[str(folder)] = manifest
 
     def _send(self, folder: Path) -> None:
-        files = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == MANIFEST)
-        for file in files:
+        for file in sorted(files_below(folder), key=lambda file: file.name == MANIFEST):
             name = file.relative_to(self._folder.path).as_posix()
             self._files.makedirs(f"{self._root}/{PurePosixPath(name).parent}", exist_ok=True)
             self._files.put_file(str(file), f"{self._root}/{name}")
@@ -119,10 +134,15 @@ class _DamagedError(Exception):
     """What came from the address is not what was sent there."""
 
 
-def _merged(there: str, here: str) -> str:
+def _is_manifest(name: PurePosixPath) -> bool:
+    """Whether a file is the manifest of a folder that a run finishes, and not that of a folder around or in it."""
+    return name.name == MANIFEST and FINISHED_DEPTH.get(name.parts[0]) == len(name.parts) - 1
+
+
+def _merged(there: bytes, here: bytes) -> bytes:
     """The journal of the address, with the lines that only this machine has behind it."""
-    known = set(there.splitlines())
-    return there + "".join(f"{line}\n" for line in here.splitlines() if line not in known)
+    known = there.splitlines()
+    return b"".join(line + b"\n" for line in dict.fromkeys([*known, *here.splitlines()]))
 
 
 def _opened(address: str) -> tuple[Any, str]:

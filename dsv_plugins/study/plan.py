@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -90,7 +90,9 @@ class Plan:
             "threads": str(self.settings.threads),
         }
 
-    def prepare_images(self, folder: Path, observers: Observers | None = None) -> tuple[Dataset, Sequence[BadFile]]:
+    def prepare_images(
+        self, folder: Path, observers: Observers | None = None, note: Callable[[str], None] | None = None
+    ) -> tuple[Dataset, Sequence[BadFile]]:
         """Write the images into a folder, unless they are there, and open them; with the files that were left out."""
         settings = self.settings
 
@@ -107,6 +109,7 @@ class Plan:
             seed=settings.seed,
             skip_bad=settings.skip_bad,
             progress=progress,
+            note=note,
         )
         return open_dataset(folder), bad
 

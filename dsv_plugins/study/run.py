@@ -50,8 +50,10 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         if remote_copy is not None:
             remote_copy.pull()
         was_there = claim(folder, settings.identity())
+        if unreadable := log.journal.unreadable_lines():
+            log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
         log.record("resumed" if was_there else "started", pid=os.getpid(), command=command)
-        dataset, bad = plan.prepare_images(folder.data, log.observers)
+        dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
         for file in bad:
             log.note(f"left out: {file}")
         warning = shift_warning(dataset.train, dataset.test)

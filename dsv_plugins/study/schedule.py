@@ -11,7 +11,8 @@ from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
 from dsv_plugins.hooks.interfaces import Executor, Outcome
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
-from dsv_plugins.store.folder import RunFolder, verify
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.trust import verify
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.progress import ProgressWatcher

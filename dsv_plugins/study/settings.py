@@ -32,6 +32,10 @@ CANDIDATES, DETECTOR, SELECTION, EXECUTION = (
 """The groups of the settings in the help of a command. A setting without a group has no flag."""
 FREE = {"identifies": False}
 """Runs that differ in such a setting only are one run."""
+LARGEST_SEED = 2**32 - 1
+"""What numpy, scikit-learn and torch all take."""
+MOST_THREADS = 256
+"""More than that crash torch on some machines, and no training is faster with them."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,10 @@ class StudySettings:
     def __post_init__(self) -> None:
         for problem in space_problems(self.grid):
             raise InputError(f"grid: {problem}")
-        if self.threads < 1:
-            raise InputError(f"threads is {self.threads}; give a whole number of at least 1")
+        _check_number("seed", self.seed, 0, LARGEST_SEED)
+        _check_number("threads", self.threads, 1, MOST_THREADS)
+        if self.workers is not None:
+            _check_number("workers", self.workers, 1)
         self.schedule  # noqa: B018 — it checks rungs and factor
 
     @property
@@ -147,6 +153,12 @@ class StudySettings:
         content = self.address or json.dumps(self.identity(), sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return Path(os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations)}-{digest}").absolute()
+
+
+def _check_number(setting: str, value: int, least: int, most: int | None = None) -> None:
+    if value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{setting} is {value}; give a whole number {limits}")
 
 
 def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:

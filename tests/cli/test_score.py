@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -196,6 +197,21 @@ def test_nothing_readable_is_a_failure(run: Path, tmp_path: Path):
     completed = dsv("score", run, tmp_path, "--skip-bad")
     assert (completed.returncode, completed.stdout) == (1, "")
     assert completed.stderr.endswith("dsv score: none of the images can be read\n")
+
+
+@pytest.mark.timeout(120)
+def test_what_is_no_file_is_named_or_left_out(run: Path, images: Path, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("nowhere.png")
+    for name, reason in (("pipe", "a pipe"), ("link", "a link to nowhere.png, which is not there")):
+        line = refused(run, tmp_path / f"{name}.png")
+        assert line.startswith(f"dsv score: {tmp_path / name}.png cannot be read as an image (it is ")
+        assert reason in line
+        assert "--skip-bad" in line
+    completed = dsv("score", run, tmp_path, tmp_path / "link.png", images / "bar", "--skip-bad")
+    assert completed.returncode == 0
+    assert completed.stderr.count("left out: ") == 3
+    assert len(completed.stdout.splitlines()) == 11
 
 
 def test_a_damaged_calibration_is_named(run: Path, tmp_path: Path):

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
+import stat
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,7 @@ from dsv_plugins import InputError
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import default_holdout, open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
-from dsv_plugins.store.artifacts import images_file, open_images
+from dsv_plugins.store.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
@@ -140,11 +144,11 @@ def test_layouts(tmp_path):
 def test_pixels_on_disk_are_those_of_the_files_and_bad_files_are_left_out(tmp_path):
     parts = make_task(tmp_path / "parts")
     (parts / "train" / "good" / "003.png").write_bytes(b"no image")
-    files = survey(find_images(parts / "train"))
+    files, _ = survey(find_images(parts / "train"))
     seen = []
     target = images_file(tmp_path, "train")
     good, bad = write_pixels(files, 40, target, lambda done, planned: seen.append((done, planned)))
-    pixels = open_images(tmp_path, "train")
+    pixels = open_checked_images(tmp_path, "train")
     assert [file.path.name for file in bad] == ["003.png"]
     assert len(good) == len(pixels) == 7
     for file, image in zip(good, pixels, strict=True):
@@ -292,3 +296,73 @@ def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
 )
 def test_how_many_good_images_are_kept_out(good: int, kept_out: int):
     assert default_holdout(good) == kept_out
+
+
+# ---------------------------------------------------------------------------
+# Files that are none, and files that can be read with doubts
+# ---------------------------------------------------------------------------
+
+
+NO_FILES = {
+    "pipe": (os.mkfifo, "it is a folder, a pipe, a socket or a device"),
+    "socket": (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a folder, a pipe, a socket or a device"),
+    "endless device": (lambda path: path.symlink_to("/dev/zero"), "it is a folder, a pipe, a socket or a device"),
+    "broken link": (lambda path: path.symlink_to("nowhere.png"), "it is a link to nowhere.png, which is not there"),
+    "looping link": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_named_or_skipped_and_never_waited_for(tmp_path, kind):
+    make, reason = NO_FILES[kind]
+    parts = make_task(tmp_path / "parts")
+    odd = parts / "test" / "odd.png"
+    make(odd)
+    with pytest.raises(InputError, match=re.escape(f"{odd} cannot be read ({reason}); remove it, or leave")):
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=16)
+    for _ in range(2):  # the second time from what is stored
+        bad = prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)
+        assert [str(file) for file in bad] == [f"{odd}: cannot be read ({reason})"]
+    assert len(open_dataset(tmp_path / "data").test) == 8
+    ((_, outcome),) = reading.decode_all([odd], 16)
+    assert str(outcome) == f"{odd} cannot be read as an image ({reason})"
+
+
+def test_no_readable_image_at_all_is_said(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    shutil.rmtree(parts / "train")
+    (parts / "train").mkdir()
+    (parts / "train" / "odd.png").symlink_to("nowhere.png")
+    with pytest.raises(InputError, match="leaves 0 usable train images"):
+        prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)
+
+
+def test_what_pillow_warns_of_is_a_note_that_names_the_file(tmp_path, monkeypatch, recwarn):
+    parts = make_task(tmp_path / "parts")
+    large = saved(parts / "train", "large.png", Image.fromarray(texture(300, size=50)))
+    torn = saved(parts / "test", "torn.png", Image.fromarray(texture(301)), exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1700)  # the other images have 1600
+    notes = []
+    prepare(parts / "train", parts / "test", tmp_path / "data", size=16, note=notes.append)
+    assert [note.partition(": ")[0] for note in notes] == [str(large), str(torn)]
+    assert "exceeds limit of 1700 pixels" in notes[0]
+    assert "Corrupt EXIF data" in notes[1]
+    assert not recwarn.list
+
+
+def test_warnings_of_others_are_left_alone(tmp_path):
+    path = saved(tmp_path, "a.png", Image.fromarray(COLOUR))
+    decoded = reading.decode_all([path, path], 16)
+    next(decoded)
+    with pytest.warns(UserWarning, match="mine"):
+        warnings.warn("mine", stacklevel=1)
+
+
+def test_a_shorter_array_has_the_bytes_of_one_that_was_never_longer(tmp_path):
+    parts = make_task(tmp_path / "parts")
+    files, _ = survey(find_images(parts / "train"))
+    write_pixels(files[:7], 16, tmp_path / "short.npy")
+    files[7].path.write_bytes(b"no image")
+    write_pixels(files, 16, tmp_path / "long.npy")
+    assert (tmp_path / "long.npy").read_bytes() == (tmp_path / "short.npy").read_bytes()

@@ -23,8 +23,9 @@ from safetensors.numpy import load_file, save_file
 from dsv_plugins.errors import StoreError
 from dsv_plugins.report import build_report, main_figure, read_run
 from dsv_plugins.store.artifacts import ImageIndex, write_image_index
-from dsv_plugins.store.folder import FORMAT, RunFolder, write_json
+from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, checksum, files_below, write_json
 from dsv_plugins.store.journal import Journal
+from dsv_plugins.store.trust import write_sealed
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -58,8 +59,8 @@ def make_run(
         "losses": losses,
         "confidence": {"dsv": {key: (0.75 if key == ids[1] else 0.25 if key == ids[2] else 0.0) for key in ids[:-1]}},
     }
-    write_json(run.study, {"format": FORMAT, "identity": {"detector": name}, "versions": {}})
-    write_json(run.selection, selection)
+    write_sealed(run.study, {"format": FORMAT, "identity": {"detector": name}, "versions": {}})
+    write_sealed(run.selection, selection)
     files = [f"/parts/{file}/{place}.png" for place in range(tests)]
     write_image_index(run.data, ImageIndex(fingerprint="0123", files={"test": files}))
     np.save(run.data / "test.npy", generator.integers(0, 255, (tests, 3, side, side), dtype=np.uint8))
@@ -81,8 +82,22 @@ def make_run(
         }
         write_json(target / "evaluation.json", record)
         np.save(target / "preview.npy", generator.integers(0, 255, (4, 3, side, side), dtype=np.uint8))
-        journal.append("finished", candidate=key, seconds=2.0)
+        list_files(target)
+        journal.append("finished", candidate=key, updates=10, seconds=2.0)
+    list_files(run.data)
     return folder
+
+
+def list_files(folder: Path) -> None:
+    """Write the manifest of a folder whose files were changed on purpose."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    write_json(folder / MANIFEST, {file.relative_to(folder).as_posix(): checksum(file) for file in files_below(folder)})
+
+
+def change_selection(folder: Path, **changes: Any) -> None:
+    file = RunFolder(folder).selection
+    known = {name: value for name, value in json.loads(file.read_text()).items() if name != "checksum"}
+    write_sealed(file, known | changes)
 
 
 def keep_out(folder: Path, held_out: Sequence[float], scores: Sequence[float], **findings: Any) -> Path:
@@ -94,10 +109,12 @@ def keep_out(folder: Path, held_out: Sequence[float], scores: Sequence[float], *
     index = json.loads((run.data / "images.json").read_text())
     index["files"]["holdout"] = [f"/parts/good/{place}.png" for place in range(len(held_out))]
     write_json(run.data / "images.json", index)
+    list_files(run.data)
+    list_files(file.parent)
     if findings:
         shares = {"share": 0.19, "lowest_share": 0.12, "highest_share": 0.27, "by_chance": False}
         counts = {"images": len(scores), "held_out": len(held_out), "false_alarms": 0.1}
-        write_json(run.selection, json.loads(run.selection.read_text()) | {"findings": counts | shares | findings})
+        change_selection(folder, findings=counts | shares | findings)
     return folder
 
 
@@ -119,7 +136,7 @@ def gallery_of(page: Path) -> list[tuple[str, str, Image.Image]]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("report") / "run", candidates=5)
-    write_json(folder / "aucs.json", {"candidates": {f"{place:016x}": 0.6 + place / 10 for place in range(4)}})
+    write_sealed(folder / "aucs.json", {"candidates": {f"{place:016x}": 0.6 + place / 10 for place in range(4)}})
     return build_report(folder)
 
 
@@ -155,8 +172,7 @@ def test_a_report_that_fails_does_not_fail_the_selection(finished, tmp_path):
 def test_what_is_found_is_said_at_the_top_and_its_warning_once(tmp_path):
     folder = make_run(tmp_path / "run", tests=20)
     keep_out(folder, range(9), [*range(10, 13), *[0] * 17], flagged=3, by_chance=True)
-    selection = json.loads((folder / "selection.json").read_text())
-    write_json(folder / "selection.json", selection | {"warnings": ["3 of 20 test images are flagged by chance"]})
+    change_selection(folder, warnings=["3 of 20 test images are flagged by chance"])
     top = top_of(build_report(folder))
     assert "<dd>3 of 20</dd>" in top
     assert "3 of 20 test images are flagged at a false-alarm rate of 10 %" in top
@@ -193,6 +209,7 @@ def test_flagged_images_are_red_where_the_chosen_detector_says(tmp_path):
     heatmaps = np.zeros((4, 8, 8), dtype=np.float16)
     heatmaps[1, :4, :4], heatmaps[2, 4:, 4:] = 1, 1
     np.save(RunFolder(folder).candidate(f"{1:016x}", 10) / "heatmaps.npy", heatmaps)
+    list_files(RunFolder(folder).candidate(f"{1:016x}", 10))
     shown = gallery_of(build_report(folder))
     assert [name for name, _, _ in shown] == ["part/1.png", "part/2.png"]
     first, second = (np.asarray(picture).astype(int) for _, _, picture in shown)
@@ -216,7 +233,7 @@ def test_a_run_in_which_nothing_is_flagged_says_so(tmp_path):
 @pytest.mark.parametrize("known", [{}, {"findings": None}])
 def test_a_run_without_images_kept_out_says_what_to_do(tmp_path, known):
     folder = make_run(tmp_path / "run")
-    write_json(folder / "selection.json", json.loads((folder / "selection.json").read_text()) | known)
+    change_selection(folder, **known)
     page = build_report(folder)
     assert "No good images were kept out of training, so no test image can be flagged" in top_of(page)
     assert "--recalibrate FOLDER" in top_of(page)
@@ -236,11 +253,6 @@ def test_what_is_no_finished_run_is_refused_in_words(tmp_path):
     with pytest.raises(StoreError, match="is no run folder; give the folder"):
         build_report(tmp_path)
     folder = make_run(tmp_path / "run")
-    content = json.loads((folder / "selection.json").read_text())
-    content["candidates"][0]["id"] = "../../elsewhere"
-    write_json(folder / "selection.json", content)
-    with pytest.raises(StoreError, match="is no id"):
-        build_report(folder)
     (folder / "selection.json").unlink()
     with pytest.raises(StoreError, match="has no selection yet"):
         build_report(folder)
@@ -250,6 +262,7 @@ def test_a_run_without_previews_still_has_a_report(tmp_path):
     folder = make_run(tmp_path / "run")
     for file in folder.rglob("preview.npy"):
         file.unlink()
+        list_files(file.parent)
     assert "no preview in this run" in build_report(folder).read_text()
 
 

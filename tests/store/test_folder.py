@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsv_plugins import StoreError
-from dsv_plugins.store.folder import RunFolder, finished_folder, read_json, verify, write_json
+from dsv_plugins.store.folder import RunFolder, finished_folder, read_json, write_json
+from dsv_plugins.store.trust import verify
 
 
 def fill(folder: Path, text: str = "content") -> None:
@@ -55,8 +56,10 @@ def test_a_finished_folder_replaces_an_older_one(tmp_path):
         (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text('{"a'), r"manifest\.json is damaged"),
         (lambda folder: (folder / "manifest.json").write_text('["a"]'), r"manifest\.json is damaged"),
-        (lambda folder: (folder / "manifest.json").write_text('{"../../x": "0"}'), r"outside the run"),
-        (lambda folder: (folder / "manifest.json").write_text('{"/etc/passwd": "0"}'), r"outside the run"),
+        (lambda folder: (folder / "manifest.json").write_text("{}"), r"manifest\.json is damaged \(it lists no files"),
+        (lambda folder: (folder / "manifest.json").write_text('{"../../x": "0"}'), r"\.\./x is missing"),
+        (lambda folder: (folder / "manifest.json").write_text('{"/etc/passwd": "0"}'), r"/etc/passwd is missing"),
+        (lambda folder: (folder / "deep" / "more.txt").touch(), r"deep/more\.txt is not in manifest\.json"),
     ],
 )
 def test_damage_is_found_and_named(tmp_path, damage, complaint):
@@ -122,9 +125,23 @@ def test_leftovers_of_a_killed_run_are_cleared(tmp_path):
     run = RunFolder(tmp_path / "run")
     with run.locked():
         pass
-    (run.candidates / ".abc-12.xyz.partial").mkdir()
+    for folder in (run.path, run.candidates, run.frozen / "abc"):
+        (folder / ".abc-12.xyz.partial" / "deep").mkdir(parents=True)
+        (folder / ".selection.json.partial").touch()
     with run.locked():
-        assert list(run.candidates.iterdir()) == []
+        assert not list(run.path.rglob("*.partial"))
+
+
+def test_leftovers_behind_links_are_not_ours(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / ".theirs.partial").mkdir(parents=True)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.candidates.symlink_to(elsewhere)
+    (run.path / ".data.xyz.partial").symlink_to(elsewhere)
+    with run.locked():
+        assert not (run.path / ".data.xyz.partial").is_symlink()
+    assert (elsewhere / ".theirs.partial").is_dir()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line():

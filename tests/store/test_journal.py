@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from dsv_plugins import StoreError
 from dsv_plugins.store.journal import Journal
 
 
@@ -20,12 +23,38 @@ def test_a_journal_that_was_not_written_yet_is_empty(tmp_path):
 def test_it_survives_a_line_cut_short(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append("started", pid=1)
-    journal.append("finished", candidate="x", seconds=1.5)
+    journal.append("finished", candidate="x", updates=4, seconds=1.5)
     with journal.path.open("a") as file:
         file.write('{"event": "fin')
     assert names(journal) == ["started", "finished"]
     journal.append("resumed")
     assert names(journal) == ["started", "finished", "resumed"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"\xff\xfe", b"5", b"{}", b"[" * 100_000, b'{"event": 5}', b'{"event": "finished"}'),
+        b'{"event": "finished", "candidate": 5, "updates": 1, "seconds": 1}',
+        b'{"event": "finished", "candidate": "x", "updates": "1", "seconds": 1}',
+        b'{"event": "finished", "candidate": "x", "updates": 1, "seconds": "1"}',
+        b'{"event": "finished", "candidate": "x", "updates": 1, "seconds": Infinity}',
+    ],
+    ids=lambda line: repr(line[:70]),
+)
+def test_a_line_that_cannot_be_read_is_skipped_and_counted(tmp_path, line):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("started", pid=1)
+    journal.path.write_bytes(journal.path.read_bytes() + line + b"\n")
+    journal.append("finished", candidate="x", updates=4, seconds=1.5)
+    assert names(journal) == ["started", "finished"]
+    assert journal.seconds() == {"x": 1.5}
+    assert journal.unreadable_lines() == 1
+
+
+def test_a_journal_that_is_none_is_one_line(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot be read \(Is a directory\)"):
+        Journal(tmp_path).events()
 
 
 def test_events_are_plain_json(tmp_path):

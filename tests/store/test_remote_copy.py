@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
+import zipfile
 
 import fsspec
 import pytest
 from conftest import DETECTOR, TINY, make_task
 
 from dsv_plugins import InputError, Observer, StoreError, Study
+from dsv_plugins.store.folder import RunFolder, finished_folder
+from dsv_plugins.store.journal import Journal
+from dsv_plugins.store.remote_copy import RemoteCopy
+from dsv_plugins.store.trust import verify
 
 SIZES = [0.02, 0.08, 0.32]
 
@@ -104,3 +111,48 @@ def test_an_address_that_cannot_be_used_is_one_line(whole, tmp_path, monkeypatch
         match="cannot be written .*fix that and run the same command again, which resumes from what is finished",
     ):
         study(task, f"file://{tmp_path}/file/run").run()
+
+
+EVIL = ["candidates/aa-1/../../../escaped/X", "candidates/../../escaped/manifest.json", "../escaped/X"]
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_names_at_the_address_that_lead_out_of_the_run_are_refused(tmp_path, name):
+    archive = tmp_path / "evil.zip"
+    with zipfile.ZipFile(archive, "w") as content:
+        content.writestr("run/candidates/aa-1/manifest.json", json.dumps({"../../../escaped/X": "0"}))
+        content.writestr(f"run/{name}", "evil")
+    folder = RunFolder(tmp_path / "here" / "run")
+    address = f"zip://run::file://{archive}"
+    with folder.locked(), pytest.raises(StoreError, match=f"^{re.escape(address)} holds .*outside the run; .*--out"):
+        RemoteCopy(address, folder).pull()
+    assert not list(tmp_path.rglob("escaped"))
+    assert sorted(entry.name for entry in (tmp_path / "here").iterdir()) == ["run"]
+
+
+@pytest.mark.parametrize("place", ["", "candidates/", "candidates/aa-1/detector/"])
+def test_a_manifest_in_another_place_replaces_nothing(tmp_path, place):
+    content = b"evil"
+    sums = {"X": hashlib.sha256(content).hexdigest()}
+    files = fsspec.filesystem("memory")
+    root = f"/{tmp_path.name}/run"
+    files.pipe({f"{root}/{place}X": content, f"{root}/{place}manifest.json": json.dumps(sums).encode()})
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        with finished_folder(folder.candidate("aa", 1)) as partial:
+            (partial / "detector").mkdir()
+            (partial / "detector" / "file").write_text("finished")
+        RemoteCopy(f"memory:/{root}", folder).pull()
+        assert verify(folder.candidate("aa", 1)) is None
+    assert not list(tmp_path.rglob("X"))
+
+
+def test_an_odd_journal_at_the_address_is_merged(tmp_path):
+    files = fsspec.filesystem("memory")
+    root = f"/{tmp_path.name}/run"
+    files.pipe(f"{root}/journal.jsonl", b'\xff\xfe\n{"event": "there"}\n{"event": "cut')
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        Journal(folder.journal).append("here")
+        RemoteCopy(f"memory:/{root}", folder).pull()
+    assert [event["event"] for event in Journal(folder.journal).events()] == ["there", "here"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import socket
 from pathlib import Path
 
@@ -195,6 +196,14 @@ def test_a_study_runs_the_frozen_part_once_on_its_images(tmp_path: Path, monkeyp
     assert sorted(folder.name for folder in frozen.glob("*/*")) == ["test", "train"]
     select(train, test, out=tmp_path / "run", selector="energy", **settings)
     assert sorted(seen) == [6, 12]  # everything is stored
+    before = (result.run / "selection.json").read_bytes()
+    damaged = next(frozen.glob("*/test/*.npy"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    shutil.rmtree(next(iter(sorted((result.run / "candidates").iterdir()))))
+    again = select(train, test, out=tmp_path / "run", selector="energy", **settings)
+    assert sorted(seen) == [6, 6, 12]
+    assert any(f"{damaged} is damaged" in note for note in again.notes)
+    assert (result.run / "selection.json").read_bytes() == before
 
 
 def test_features_from_the_disk_are_the_features(tmp_path: Path):
