@@ -22,7 +22,7 @@ Array = NDArray[Any]
 DEFAULT_FALSE_ALARMS = 0.05
 STOREY = 0.5
 """P-values above it are taken to be those of good images, when the share of anomalies is estimated."""
-RESAMPLES = 1000
+RESAMPLES = 500
 INTERVAL = (0.025, 0.975)
 BY_CHANCE = 0.05
 MOST = 0.5
