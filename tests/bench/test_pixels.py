@@ -20,7 +20,7 @@ from dsv_plugins.bench.cells import POOLED, Cell
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.pixels import Masks, measure_pixels, pixel_auc, read_masks
 from dsv_plugins.store.artifacts import ImageIndex, write_image_index
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.folder import RunFolder, finished_folder
 
 SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
 
@@ -31,10 +31,9 @@ def masks_of(defective: np.ndarray, rows: list[int] | None = None) -> Masks:
 
 def prepared(folder: Path, files: list[str], side: int) -> Path:
     """A run folder of which only the test images are known."""
-    data = RunFolder(folder).data
-    data.mkdir(parents=True)
-    write_image_index(data, ImageIndex(fingerprint="0123", files={"test": files}))
-    np.save(data / "test.npy", np.zeros((len(files), 3, side, side), dtype=np.uint8))
+    with finished_folder(RunFolder(folder).data) as data:
+        write_image_index(data, ImageIndex(fingerprint="0123", files={"test": files}))
+        np.save(data / "test.npy", np.zeros((len(files), 3, side, side), dtype=np.uint8))
     return folder
 
 
