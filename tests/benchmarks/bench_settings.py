@@ -21,7 +21,7 @@ import numpy as np
 SIZES = [0.005, 0.04]
 SETTINGS: dict[str, dict[str, object]] = {
     "`quick`": {},
-    "`best`": {"preset": "best"},
+    "`large`": {"preset": "large"},
     "128 px": {"image_size": 128},
     "256 px": {"image_size": 256},
     "1 copy": {"copies": 1},

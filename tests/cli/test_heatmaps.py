@@ -121,7 +121,7 @@ def test_the_scale_ends_near_the_hottest_place():
     ("flags", "detector", "selector", "sizes"),
     [
         ([], "cutpaste-timm", "cosine", 9),
-        (["--preset", "best"], "cutpaste-timm", "cosine", 9),
+        (["--preset", "large"], "cutpaste-timm", "cosine", 9),
         (["--preset", "paper"], "cutpaste-resnet18", "dsv", 17),
         (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc", 17),
         (["--preset", "paper", "--grid", "patch_size=0.1,0.2"], "cutpaste-resnet18", "dsv", 2),

@@ -52,7 +52,7 @@ class TimmSettings:
 
 PRESETS = {
     "quick": TimmSettings(),
-    "best": TimmSettings(image_size=256, updates=120),
+    "large": TimmSettings(image_size=256, updates=120),  # for large images with fine details
 }
 
 
