@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -87,6 +89,20 @@ def dsv(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
         env={**os.environ, "COLUMNS": "160", **environment},
         timeout=300,
     )
+
+
+def dsv_here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process: where nothing of the process matters, that saves the imports."""
+    from dsv_plugins.cli import main
+
+    given = [str(argument) for argument in arguments]
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            code = main(given)
+        except SystemExit as error:  # a call that the parser refuses
+            code = int(error.code or 0)
+    return subprocess.CompletedProcess(given, code, output.getvalue(), errors.getvalue())
 
 
 def tiny_select(task: Path, run: Path, *more: object) -> list[object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
-from conftest import TINY, dsv
+from conftest import TINY, dsv_here
 
 from dsv_plugins.cli import main
 from dsv_plugins.study.export import METADATA_FILE
@@ -34,7 +34,7 @@ def calibrated(run: Path, finished: tuple[Path, Path, str]) -> Path:
 
 
 def test_an_onnx_file_goes_into_the_run_folder_by_default(run: Path):
-    completed = dsv("export", run)
+    completed = dsv_here("export", run)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout == f"model: {run / 'model.onnx'}; {TAKES}; returns score\n"
     assert completed.stderr == f"note: no p-values and no verdicts: {NO_CALIBRATION}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import DETECTOR, TINY, dsv, make_task, texture
+from conftest import DETECTOR, TINY, dsv_here, make_task, texture
 from PIL import Image
 from scipy.stats import false_discovery_control
 
@@ -53,13 +53,13 @@ def images(run: Path) -> Path:
 
 
 def judged(*arguments: object) -> list[dict[str, str]]:
-    completed = dsv("score", *arguments)
+    completed = dsv_here("score", *arguments)
     assert completed.returncode == 0, completed.stderr
     return list(csv.DictReader(io.StringIO(completed.stdout)))
 
 
 def refused(*arguments: object) -> str:
-    completed = dsv("score", *arguments)
+    completed = dsv_here("score", *arguments)
     assert (completed.returncode, completed.stdout) == (2, ""), completed.stderr
     *_, last = completed.stderr.splitlines()
     return last
@@ -88,7 +88,7 @@ def test_every_image_has_its_p_value_and_verdict(run: Path, images: Path):
 
 
 def test_the_rate_decides(run: Path, images: Path):
-    rows = json.loads(dsv("score", run, images, "--false-alarms", 0.5, "--json").stdout)
+    rows = json.loads(dsv_here("score", run, images, "--false-alarms", 0.5, "--json").stdout)
     assert {row["file"]: row["verdict"] for row in rows} == {
         row["file"]: "anomalous" if row["p_value"] <= 0.5 else "normal" for row in rows
     }
@@ -120,7 +120,7 @@ def test_other_good_images_can_decide_without_training(run: Path, images: Path, 
     before = {file: file.read_bytes() for file in (run / "model").rglob("*") if file.is_file()}
     other = write_images(tmp_path / "other", range(300, 330))
     try:
-        completed = dsv("score", run, "--recalibrate", other)
+        completed = dsv_here("score", run, "--recalibrate", other)
         assert completed.returncode == 0
         assert completed.stdout == ""
         assert completed.stderr == f"note: from now on, 30 images of {other} decide\n"
@@ -170,9 +170,9 @@ def test_the_model_needs_no_folder_but_its_own(run: Path, images: Path, tmp_path
 def test_too_few_good_images_give_scores_and_one_line_that_says_what_to_do(tmp_path: Path):
     task = make_task(tmp_path / "task")
     arguments = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--grid", "patch_size=0.1"]
-    selected = dsv("select", task, *arguments, "--out", tmp_path / "run")
+    selected = dsv_here("select", task, *arguments, "--out", tmp_path / "run")
     assert "note: no image can be called anomalous: no good images were kept out" in selected.stdout
-    completed = dsv("score", tmp_path / "run", task / "test")
+    completed = dsv_here("score", tmp_path / "run", task / "test")
     assert completed.returncode == 0
     (note,) = completed.stderr.splitlines()
     assert note.startswith("note: no p-values and no verdicts: ")
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_the_older_file_whole(run: Path, images: Path, tmp_pa
     target = tmp_path / "scores.csv"
     target.write_text("older")
     (tmp_path / ".scores.csv.partial").symlink_to("/dev/full")
-    completed = dsv("score", run, images, "--out", target)
+    completed = dsv_here("score", run, images, "--out", target)
     assert completed.returncode != 0
     assert "cannot be written (No space left on device)" in completed.stderr
     assert target.read_text() == "older"
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_the_older_file_whole(run: Path, images: Path, tmp_pa
 
 def test_nothing_readable_is_a_failure(run: Path, tmp_path: Path):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    completed = dsv("score", run, tmp_path, "--skip-bad")
+    completed = dsv_here("score", run, tmp_path, "--skip-bad")
     assert (completed.returncode, completed.stdout) == (1, "")
     assert completed.stderr.endswith("dsv score: none of the images can be read\n")
 
@@ -208,7 +208,7 @@ def test_what_is_no_file_is_named_or_left_out(run: Path, images: Path, tmp_path:
         assert line.startswith(f"dsv score: {tmp_path / name}.png cannot be read as an image (it is ")
         assert reason in line
         assert "--skip-bad" in line
-    completed = dsv("score", run, tmp_path, tmp_path / "link.png", images / "bar", "--skip-bad")
+    completed = dsv_here("score", run, tmp_path, tmp_path / "link.png", images / "bar", "--skip-bad")
     assert completed.returncode == 0
     assert completed.stderr.count("left out: ") == 3
     assert len(completed.stdout.splitlines()) == 11

@@ -9,7 +9,7 @@ import re
 import shutil
 
 import pytest
-from conftest import DETECTOR, TINY, dsv, tiny_select
+from conftest import DETECTOR, TINY, dsv, dsv_here, tiny_select
 
 
 def test_the_end_shows_the_table_the_choice_and_what_to_do_next(finished):
@@ -65,7 +65,7 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
 @pytest.mark.parametrize("spelling", ["patch_size=0.01:0.64:log", "angle=0:90 patch_size=0.01:0.64:log"])
 def test_a_range_is_a_grid_of_nine_points(finished, tmp_path, spelling):
     task, _, _ = finished
-    plan = json.loads(dsv(*tiny_select(task, tmp_path / "run", "--grid", spelling, "--dry-run", "--json")).stdout)
+    plan = json.loads(dsv_here(*tiny_select(task, tmp_path / "run", "--grid", spelling, "--dry-run", "--json")).stdout)
     sizes = sorted({candidate["params"]["patch_size"] for candidate in plan["candidates"]})
     assert sizes == pytest.approx([0.01 * 64 ** (step / 8) for step in range(9)])
     assert plan["trials"] == 9 ** len(spelling.split())
@@ -76,24 +76,24 @@ def test_a_range_in_a_config_file(finished, tmp_path):
     (tmp_path / "config.yaml").write_text("grid: {patch_size: 0.01:0.64, aspect: [1.0]}\n")
     detector = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY)]
     arguments = ["select", task, "--config", tmp_path / "config.yaml", *detector]
-    plan = json.loads(dsv(*arguments, "--dry-run", "--json").stdout)
+    plan = json.loads(dsv_here(*arguments, "--dry-run", "--json").stdout)
     assert len(plan["candidates"]) == 9
     assert plan["candidates"][-1]["params"]["patch_size"] == 0.64
 
 
 def test_scores_of_new_images_are_those_of_the_run(finished, tmp_path):
     task, run, _ = finished
-    rows = list(csv.DictReader(io.StringIO(dsv("score", run, task / "test").stdout)))
+    rows = list(csv.DictReader(io.StringIO(dsv_here("score", run, task / "test").stdout)))
     assert len(rows) == 8
-    some = json.loads(dsv("score", run, task / "test/bar/200.png", task / "test/good", "--json").stdout)
+    some = json.loads(dsv_here("score", run, task / "test/bar/200.png", task / "test/good", "--json").stdout)
     by_file = {row["file"]: float(row["score"]) for row in rows}
     assert len(some) == 5
     for entry in some:
         assert entry["score"] == pytest.approx(by_file[entry["file"]], rel=1e-5)
-    completed = dsv("score", run, task / "test", "--out", tmp_path / "scores.csv")
+    completed = dsv_here("score", run, task / "test", "--out", tmp_path / "scores.csv")
     assert completed.stdout == ""
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 9
-    completed = dsv("score", run, task / "test", "--out", tmp_path / "missing" / "scores.csv")
+    completed = dsv_here("score", run, task / "test", "--out", tmp_path / "missing" / "scores.csv")
     assert completed.returncode == 2
     assert completed.stderr.endswith("scores.csv cannot be written, since its folder is not there; make it first\n")
 
@@ -102,18 +102,18 @@ def test_a_bad_image_to_score_is_named_or_skipped(finished, tmp_path):
     task, run, _ = finished
     shutil.copytree(task / "test/good", tmp_path / "new")
     (tmp_path / "new/broken.png").write_bytes(b"no image")
-    completed = dsv("score", run, tmp_path / "new")
+    completed = dsv_here("score", run, tmp_path / "new")
     assert (completed.returncode, completed.stdout) == (2, "")
     *_, last = completed.stderr.splitlines()
     assert re.fullmatch(r"dsv score: .*broken\.png cannot be read as an image .*--skip-bad", last)
-    completed = dsv("score", run, tmp_path / "new", "--skip-bad")
+    completed = dsv_here("score", run, tmp_path / "new", "--skip-bad")
     assert completed.returncode == 0
     assert "left out" in completed.stderr
     assert len(completed.stdout.splitlines()) == 5
 
 
 def bad_call(*arguments: object) -> str:
-    completed = dsv(*arguments)
+    completed = dsv_here(*arguments)
     assert completed.returncode == 2, (completed.stdout, completed.stderr)
     assert len(completed.stderr.splitlines()) == 1
     assert "Traceback" not in completed.stderr
@@ -136,7 +136,7 @@ def test_wrong_calls_are_one_line(task, tmp_path):
     (tmp_path / "half" / "train" / "good").mkdir(parents=True)
     assert "half has no folder named test;" in bad_call("select", tmp_path / "half", "--out", run)
     assert "is not a folder" in bad_call("select", tmp_path / "missing", "--out", run)
-    assert "holds no chosen model" in dsv("score", tmp_path, task / "test").stderr
+    assert "holds no chosen model" in dsv_here("score", tmp_path, task / "test").stderr
 
 
 def test_bad_images_are_one_line_or_skipped(task, tmp_path):
