@@ -8,8 +8,8 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.model_options import add_false_alarms, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal, literal
-from dsv_plugins.errors import InputError
 
 __all__ = ["add_arguments", "run"]
 
@@ -23,22 +23,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=str, help="the file to write; model.onnx or model.pt2 in the run folder by default"
     )
-    parser.add_argument(
-        "--false-alarms",
-        type=float,
-        help="the share of good images that may be called anomalous "
-        "(default: 0.05, or the lowest rate that the held-out images can promise)",
-    )
+    add_false_alarms(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Write the file, and say what goes in and what comes out."""
-    from dsv_plugins.decisions import check_rate
-
-    if arguments.false_alarms is not None:
-        check_rate("--false-alarms", arguments.false_alarms)
-    if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
-        raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
+    check_rates(arguments, "false_alarms")
+    check_target(arguments.out)
 
     from dsv_plugins.store.folder import RunFolder
     from dsv_plugins.study.export import SUFFIXES, export_model

@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.config import ConfigFile, WrongValueError
 from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.hooks.registry import Registry, build_registry
 from dsv_plugins.hooks.spaces import Range, Space, Values
 from dsv_plugins.study.settings import StudySettings
 
@@ -64,29 +64,30 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
         if owner in names and arguments[name] is not None:
             settings[owner] = {**settings.get(owner, {}), name: arguments[name]}
     if arguments.preset is not None:
-        implied = _implied_by(arguments.preset, settings.get("detector"))
-        if not _fits(implied.get("grid", {}), settings.get("augmentation")):
+        registry = build_registry()
+        implied = _implied_by(arguments.preset, settings.get("detector"), registry)
+        if not _fits(implied.get("grid", {}), settings.get("augmentation"), registry):
             del implied["grid"]
         settings = {**{name: value for name, value in implied.items() if name in names}, **settings}
     return settings
 
 
-def _implied_by(preset: str, detector: str | None) -> dict[str, Any]:
+def _implied_by(preset: str, detector: str | None, registry: Registry) -> dict[str, Any]:
     """The settings that go with a preset, and the detector that has it if none is given."""
-    records = build_registry().of_kind(DetectorEncoderPlugin)
-    default = next(each.default for each in fields(StudySettings) if each.name == "detector")
-    records.sort(key=lambda record: record.name != (detector or default))  # the one that is meant comes first
+    records = registry.of_kind(DetectorEncoderPlugin)
+    records.sort(
+        key=lambda record: record.name != (detector or StudySettings.detector)
+    )  # the one that is meant comes first
     for record in records if detector is None else records[:1]:
         if preset in record.presets:
             return {"detector": record.name, **record.presets[preset]}
     return {}
 
 
-def _fits(grid: Space, augmentation: str | None) -> bool:
+def _fits(grid: Space, augmentation: str | None, registry: Registry) -> bool:
     """Whether the augmentations have these hyperparameters; those of other packages may have others."""
-    default = str(next(each.default for each in fields(StudySettings) if each.name == "augmentation"))
-    records = {record.name: record for record in build_registry().of_kind(AugmentationPlugin)}
-    names = (augmentation or default).split(",")
+    records = {record.name: record for record in registry.of_kind(AugmentationPlugin)}
+    names = (augmentation or str(StudySettings.augmentation)).split(",")
     return all(set(grid) <= set(records[name].space) for name in names if name in records)
 
 

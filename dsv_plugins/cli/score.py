@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import track
 
+from dsv_plugins.cli.model_options import add_false_alarms, check_rates, check_target
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,12 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("run", help="the run folder of `dsv select`")
     parser.add_argument("images", nargs="*", help="folders or files to judge")
-    parser.add_argument(
-        "--false-alarms",
-        type=float,
-        help="the share of good images that may be called anomalous "
-        "(default: 0.05, or the lowest rate that the held-out images can promise)",
-    )
+    add_false_alarms(parser)
     parser.add_argument(
         "--false-discoveries",
         type=float,
@@ -86,15 +82,11 @@ def run(arguments: Namespace) -> int:
 def _files(arguments: Namespace) -> list[Path]:
     """The images to judge. All of the call is checked here, before anything is loaded."""
     from dsv_plugins.data.images import find_images
-    from dsv_plugins.decisions import check_rate
 
     if arguments.false_alarms is not None and arguments.false_discoveries is not None:
         raise InputError("give --false-alarms or --false-discoveries, not both")
-    for name in ("false_alarms", "false_discoveries"):
-        if arguments[name] is not None:
-            check_rate(f"--{name.replace('_', '-')}", arguments[name])
-    if arguments.out and not Path(arguments.out).absolute().parent.is_dir():
-        raise InputError(f"{arguments.out} cannot be written, since its folder is not there; make it first")
+    check_rates(arguments, "false_alarms", "false_discoveries")
+    check_target(arguments.out)
     if not arguments.images and not arguments.recalibrate:
         raise InputError("give folders or files to judge")
     given = [Path(name) for name in arguments.images]
@@ -156,6 +148,7 @@ def _scored(
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
     for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
+        model.detector.prepare(pixels)
         yield from zip(batch, model.detector.score(pixels).tolist(), strict=True)
         if heatmaps is not None:
             heatmaps.write(batch, pixels, model.detector)

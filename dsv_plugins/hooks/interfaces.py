@@ -234,6 +234,11 @@ class DetectorEncoder(ABC):
         """Take the frozen features of exactly these images (this very object) from there, from now on."""
         raise NotImplementedError(f"{type(self).__name__} has a frozen part and no reuse_features")
 
+    def prepare(self, images: Tensor) -> None:
+        """Let the frozen part, if there is one, see these very images once for all calls that follow."""
+        if self.has_frozen_part:
+            self.reuse_features(images, self.frozen_features(images))
+
     def warm_up(self) -> None:  # noqa: B027 — optional
         """Import what a training needs. Workers call it while the images are still being read."""
 

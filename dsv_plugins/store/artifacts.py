@@ -384,7 +384,7 @@ def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Ar
 
     If the same candidate was recalibrated before, it stays so.
     """
-    if run.model.is_dir() and verify(run.model) is None:
+    with contextlib.suppress(StoreError):  # there is none yet, or it is damaged
         before = load_model_record(run)
         if before.candidate == record.candidate and before.calibrated_on is not None:
             record, held_out = replace(record, calibrated_on=before.calibrated_on), load_held_out(run)

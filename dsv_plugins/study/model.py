@@ -62,6 +62,7 @@ class Model:
 
     def predict(self, images: Tensor) -> Prediction:
         """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time."""
+        self.detector.prepare(images)
         scores = self.detector.score(images)
         p_values = anomalous = None
         if self.calibration is not None:

@@ -86,7 +86,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             warnings=list(filter(None, (warning, *reasons))),
             plugins=settings.plugins,
         )
-        _keep(plan, folder, result, schedule, log)
+        _keep(plan, folder, result, chosen, schedule, log)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result
@@ -124,12 +124,12 @@ def _findings(evaluation: Evaluation, *, seed: int) -> Findings | None:
     )
 
 
-def _keep(plan: Plan, folder: RunFolder, result: Result, schedule: Schedule, log: RunLog) -> None:
+def _keep(plan: Plan, folder: RunFolder, result: Result, chosen: Evaluation, schedule: Schedule, log: RunLog) -> None:
     """Write the selection and the chosen model."""
     selector, candidate = next(iter(result.selected)), result.choice.candidate
     write_selection(folder, as_selection(result))
     trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
-    heatmaps, held_out = trained.heatmaps(), result.evaluation(candidate).scores.holdout
+    heatmaps, held_out = trained.heatmaps(), chosen.scores.holdout
     record = ModelRecord(
         detector=candidate.detector,
         detector_params=dict(candidate.detector_params),

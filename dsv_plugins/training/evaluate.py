@@ -117,6 +117,6 @@ def _judge_augmented(
     rows = []
     for batch in batches:  # the frozen part, which takes the most time, sees each copy once
         augmented = augmentation(batch, generator=copies)
-        detector.reuse_features(augmented, detector.frozen_features(augmented))
+        detector.prepare(augmented)
         rows.append((detector.encode(augmented), detector.score(augmented)))
     return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])

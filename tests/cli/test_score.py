@@ -18,6 +18,7 @@ from scipy.stats import false_discovery_control
 
 import dsv_plugins
 from dsv_plugins import InputError, StoreError, select
+from dsv_plugins.builtin.detectors.backbone import Backbone
 
 SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
 
@@ -160,6 +161,20 @@ def test_what_load_returns_predicts_what_the_command_prints(run: Path, images: P
     assert prediction.p_values.tolist() == pytest.approx([float(row["p_value"]) for row in rows])
     assert prediction.anomalous.tolist() == [row["verdict"] == "anomalous" for row in rows]
     assert prediction.heatmaps.shape == (10, 8, 8)
+
+
+def test_the_frozen_part_sees_an_image_once_for_score_and_heatmap(run: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[int] = []
+    original = Backbone.features
+
+    def counted(self: Backbone, images: torch.Tensor):
+        seen.append(len(images))
+        return original(self, images)
+
+    model = dsv_plugins.load(run)
+    monkeypatch.setattr(Backbone, "features", counted)
+    model.predict(torch.rand(5, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+    assert seen == [5]
 
 
 def test_the_model_needs_no_folder_but_its_own(run: Path, images: Path, tmp_path: Path):

@@ -1,0 +1,36 @@
+"""Options that the commands on a chosen model share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from dsv_plugins.errors import InputError
+
+__all__ = ["add_false_alarms", "check_rates", "check_target"]
+
+
+def add_false_alarms(parser: ArgumentParser) -> None:
+    """Declare `--false-alarms`."""
+    parser.add_argument(
+        "--false-alarms",
+        type=float,
+        help="the share of good images that may be called anomalous "
+        "(default: 0.05, or the lowest rate that the held-out images can promise)",
+    )
+
+
+def check_rates(arguments: Namespace, *names: str) -> None:
+    """Refuse rates that are not between 0 and 1; those that were not given are fine."""
+    from dsv_plugins.decisions import check_rate
+
+    for name in names:
+        if arguments[name] is not None:
+            check_rate(f"--{name.replace('_', '-')}", arguments[name])
+
+
+def check_target(out: str | None) -> None:
+    """Refuse a file whose folder is not there, before anything is computed for it."""
+    if out and not Path(out).absolute().parent.is_dir():
+        raise InputError(f"{out} cannot be written, since its folder is not there; make it first")
