@@ -125,5 +125,10 @@ def shown(value: object, limit: int = 60) -> str:
         return f"<{type(value).__name__}>"
 
 
+def too_late(seconds: float) -> TrainingError:
+    """The error of a training that took longer than it may."""
+    return TrainingError(f"it took longer than {seconds:g} s; give it more time with --timeout, or fewer updates")
+
+
 def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

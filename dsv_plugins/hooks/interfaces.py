@@ -330,6 +330,14 @@ class Executor(ABC):
         """How many jobs run at once; used to estimate times."""
         return 1
 
+    def limited(self, *, jobs: int | None = None, seconds: float | None = None) -> Executor:
+        """This executor for at most so many jobs at once, each of which may take so many seconds.
+
+        A study asks for it before it starts. An executor without such limits returns itself. A training that reports
+        its progress keeps to the seconds by itself; stopping one that does not is up to the executor.
+        """
+        return self
+
     def warmed_up(self, prepare: Callable[[], None]) -> AbstractContextManager[None]:
         """A context manager around a whole study, entered before its jobs are known.
 

@@ -13,9 +13,10 @@ from dsv_plugins.hooks.records import (
     SelectorPlugin,
 )
 from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.hooks.spaces import Space, grid
 from dsv_plugins.study.settings import StudySettings
 
-__all__ = ["check_detector", "check_names", "make_executor"]
+__all__ = ["check_detector", "check_names", "make_executor", "search_spaces"]
 
 
 def check_names(settings: StudySettings, registry: Registry) -> None:
@@ -57,6 +58,14 @@ def check_detector(settings: StudySettings, registry: Registry) -> None:
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
-    """The executor of a study."""
+    """The executor of a study, for no more trainings at once than there are candidates."""
     workers = {} if settings.workers is None else {"workers": settings.workers}
-    return registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
+    executor = registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
+    if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
+        return executor
+    return executor.limited(jobs=sum(len(grid(space)) for space in search_spaces(settings, registry).values()))
+
+
+def search_spaces(settings: StudySettings, registry: Registry) -> dict[str, Space]:
+    """The search space of each augmentation of a study."""
+    return {name: {**registry.get(AugmentationPlugin, name).space, **settings.grid} for name in settings.augmentations}

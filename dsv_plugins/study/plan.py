@@ -15,7 +15,7 @@ from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin,
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import Search
 from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid
-from dsv_plugins.study.check import check_names
+from dsv_plugins.study.check import check_names, search_spaces
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import Candidate
@@ -51,10 +51,7 @@ class Plan:
 
     def spaces(self) -> dict[str, Space]:
         """The search space of each augmentation."""
-        return {
-            name: {**self.registry.get(AugmentationPlugin, name).space, **self.settings.grid}
-            for name in self.settings.augmentations
-        }
+        return search_spaces(self.settings, self.registry)
 
     def candidate(
         self, augmentation: str, params: Mapping[str, object], context: Mapping[str, str] | None = None

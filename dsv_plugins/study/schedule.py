@@ -10,10 +10,12 @@ from typing import Any
 from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
 from dsv_plugins.hooks.interfaces import Executor, Outcome
 from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.records import ExecutorPlugin
 from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.trust import verify
 from dsv_plugins.study.log import RunLog
+from dsv_plugins.study.outcomes import outcomes_of
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.progress import ProgressWatcher
 from dsv_plugins.training.job import (
@@ -73,11 +75,10 @@ class Schedule:
         start = self._shared_start(missing[0]) if begins_shared else None
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
         frozen = self._frozen_features(missing[0]) if missing and self._plan.has_frozen_part else None
-        jobs = [
-            self._job(candidate, updates=updates, resumes_from=resumes_from, shared_start=start, frozen=frozen)
-            for candidate in missing
-        ]
-        for candidate, outcome in self._train(train_candidate, jobs):
+        timeout = self._plan.settings.timeout
+        details = {"updates": updates, "resumes_from": resumes_from, "shared_start": start, "frozen": frozen}
+        jobs = [self._job(candidate, timeout=timeout, **details) for candidate in missing]
+        for candidate, outcome in self._train(train_candidate, jobs, timeout=timeout):
             self._take(candidate, updates, outcome)
         return self._load(candidates, updates, resumes_from)
 
@@ -132,12 +133,15 @@ class Schedule:
         return Job(self._folder.path, candidate, threads=settings.threads, plugins=settings.plugins, **details)
 
     def _train(
-        self, training: Callable[[Job], float], jobs: Sequence[Job]
+        self, training: Callable[[Job], float], jobs: Sequence[Job], *, timeout: float | None = None
     ) -> Iterator[tuple[Candidate, Outcome[float]]]:
         """Let the executor run the jobs, and notify of how far each training is."""
         candidates = [job.candidate for job in jobs]
+        executor = self._executor if timeout is None else self._executor.limited(seconds=timeout)
+        provider = self._plan.registry.provider(ExecutorPlugin, self._plan.settings.executor)
+        label = f"executor {self._plan.settings.executor!r} ({provider})"
         with ProgressWatcher(self._folder, candidates, self._log.observers) as watcher:
-            for outcome in self._executor.run(training, jobs) if jobs else ():
+            for outcome in outcomes_of(executor, label, training, jobs) if jobs else ():
                 candidate = candidates[outcome.index]
                 watcher.end(candidate)
                 if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate

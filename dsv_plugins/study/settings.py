@@ -60,6 +60,8 @@ class StudySettings:
         executor: Name of the executor plugin, which runs the trainings.
         executor_params: Settings of the executor, such as {num_gpus: 1}.
         workers: Trainings at once; by default one on each core.
+        timeout: Seconds that the training of one candidate may take; one that takes longer fails. The executor
+            `processes` stops its process; others notice when the training next reports its progress.
         threads: Threads of each training. Results do not depend on the executor, but they do depend on the threads.
         observers: Name of an observer plugin, or several as a,b,c, to notify of what happens, such as loggers.
         skip_bad: Leave out files that cannot be read, and test images that are train images too.
@@ -86,6 +88,7 @@ class StudySettings:
     executor: str = field(default="processes", metadata=EXECUTION | FREE)
     executor_params: Mapping[str, object] = field(default_factory=dict, metadata=EXECUTION | FREE)
     workers: int | None = field(default=None, metadata=EXECUTION | FREE)
+    timeout: float | None = field(default=None, metadata=EXECUTION | FREE)
     threads: int = field(default=1, metadata=EXECUTION)
     observers: str | Sequence[str] = field(default="", metadata=EXECUTION | FREE)
     skip_bad: bool = field(default=False, metadata=EXECUTION | FREE)
@@ -101,6 +104,8 @@ class StudySettings:
         _check_number("threads", self.threads, 1, MOST_THREADS)
         if self.workers is not None:
             _check_number("workers", self.workers, 1)
+        if self.timeout is not None and not self.timeout > 0:
+            raise InputError(f"timeout is {self.timeout}; give a number of seconds above 0")
         self.schedule  # noqa: B018 — it checks rungs and factor
 
     @property

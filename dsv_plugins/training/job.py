@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
+from dsv_plugins.errors import too_late
 from dsv_plugins.hooks.interfaces import Progress
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
@@ -50,6 +51,7 @@ class Job:
         resumes_from: The updates at which an earlier evaluation of it stopped; None to start at the beginning.
         shared_start: Id of the training in the run folder that this one begins with, if the detector has such a start.
         frozen: Id of the frozen features in the run folder, if the detector has a frozen part.
+        timeout: The seconds that it may take; None for no limit.
         threads: Threads of torch. Part of the job, since sums in another order have other last digits.
         plugins: Plugins that are in no package, as given to `build_registry`.
         images: The images, if they do not come from the run folder.
@@ -62,6 +64,7 @@ class Job:
     resumes_from: int | None = None
     shared_start: str | None = None
     frozen: str | None = None
+    timeout: float | None = None
     threads: int = 1
     plugins: tuple[object, ...] = ()
     images: Dataset | None = None
@@ -103,7 +106,7 @@ def train_candidate(job: Job) -> float:
     for name, features in job.frozen_features().items():
         detector.reuse_features(getattr(dataset, name), features)
     with threads(job.threads):
-        progress = _reporter(run, candidate.id, curve)
+        progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
         evaluation = evaluate(candidate, dataset, detector, augmentation, updates=job.updates, progress=progress)
         with finished_folder(run.candidate(candidate.id, job.updates)) as path:
             folder = EvaluationFolder(path)
@@ -168,14 +171,21 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _reporter(run: RunFolder, candidate_id: str, curve: list[tuple[int, float]]) -> Progress:
-    """Keeps the training curve, and writes how far the training is for whoever watches the run folder."""
-    written = 0.0
+def _reporter(
+    run: RunFolder, candidate_id: str, curve: list[tuple[int, float]], *, timeout: float | None = None
+) -> Progress:
+    """Keeps the training curve, and writes how far the training is for whoever watches the run folder.
+
+    It ends a training that takes longer than it may.
+    """
+    started, written = time.monotonic(), 0.0
 
     def report(update: int, planned: int, loss: float) -> None:
         nonlocal written
         curve.append((update, loss))
         now = time.monotonic()
+        if timeout is not None and now - started > timeout:
+            raise too_late(timeout)
         if now - written >= PROGRESS_SECONDS:
             written = now
             write_progress(run, candidate_id, TrainingProgress(update, planned, loss))

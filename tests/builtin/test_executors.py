@@ -76,6 +76,112 @@ def test_only_the_job_that_kills_its_workers_is_given_up():
     assert [found[index].value for index in (0, 2, 3)] == [2, 6, 8]
 
 
+def die_of(job):
+    if job == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), job)
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (signal.SIGSEGV, "died 2 times, of SIGSEGV (Segmentation fault): a crash in the detector"),
+        (signal.SIGABRT, "died 2 times, of SIGABRT (Aborted): a crash in the detector"),
+        (signal.SIGKILL, "died 2 times, killed by SIGKILL, perhaps for want of memory; try fewer workers"),
+        ("exit", "died 2 times, with exit code 3: something in the training ends the process"),
+    ],
+)
+def test_a_death_is_told_with_its_cause(job, told):
+    (found,) = outcomes("processes", die_of, [job], workers=1, retries=1).values()
+    assert isinstance(found.error, TrainingError)
+    assert told in str(found.error)
+
+
+def raise_this(job):
+    raise job
+
+
+class UnpicklableError(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [(SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt(), "KeyboardInterrupt")]
+)
+def test_what_would_end_a_process_ends_a_job_only(raised, told):
+    found = outcomes("processes", raise_this, [raised, ValueError("other")], workers=1)
+    assert isinstance(found[0].error, TrainingError)
+    assert str(found[0].error) == told
+    assert isinstance(found[1].error, ValueError)
+
+
+def raise_unpicklable(job):
+    raise UnpicklableError(1, 2)
+
+
+def test_an_error_that_cannot_travel_is_told():
+    (found,) = outcomes("processes", raise_unpicklable, [0], workers=1).values()
+    assert str(found.error) == "UnpicklableError: 1 and 2"
+
+
+def sleep_if_positive(job):
+    time.sleep(max(job, 0))
+    return os.getpid()
+
+
+def test_a_job_that_takes_too_long_is_stopped_and_the_others_go_on():
+    started = time.monotonic()
+    found = outcomes("processes", sleep_if_positive, [0, 600, 0, 0], workers=2, timeout=2)
+    assert time.monotonic() - started < 60
+    assert str(found[1].error).startswith("it took longer than 2 s; give it more time with --timeout")
+    assert not any(found[index].error for index in (0, 2, 3))
+
+
+def print_everywhere(job):
+    print("printed")
+    os.system("echo from a child")
+    return input() if job else 0
+
+
+def test_a_job_cannot_reach_the_standard_streams_of_the_driver(capfd):
+    for worker in workers_of_this_process():  # it has the streams of an earlier test
+        worker.kill()
+    found = outcomes("processes", print_everywhere, [0, 1, 0], workers=1)
+    assert isinstance(found[1].error, EOFError)
+    assert found[2].value == 0
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("from a child") == 3
+
+
+def test_no_more_processes_than_jobs(tmp_path):
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 4}).limited(jobs=2)
+    assert executor.parallelism == 2
+    before = workers_of_this_process()
+    with contextlib.suppress(InputError), executor.warmed_up(functools.partial(_note_process, tmp_path)):
+        assert len(workers_of_this_process()) == max(2, len(before))
+        raise InputError("no matter what")
+    assert not workers_of_this_process()
+    list(executor.limited(jobs=9).run(double, [1]))
+    assert len(workers_of_this_process()) == 1
+
+
+def workers_of_this_process() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if child.status() != "zombie" and "serve()" in " ".join(child.cmdline())]
+
+
+def test_a_pool_whose_idle_workers_are_killed_goes_on():
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+    for _ in range(2):
+        assert [outcome.error for outcome in executor.run(double, [1, 2, 3])] == [None] * 3
+        for worker in workers_of_this_process():
+            worker.kill()
+
+
 def test_workers_die_with_a_killed_parent():
     script = (
         "import time; from dsv_plugins import ExecutorPlugin, build_registry\n"
@@ -137,7 +243,6 @@ def _wait_until(condition):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_an_interrupt_does_not_reach_a_worker_that_is_starting():
-    """In a process of its own: what loky starts along with its first worker lets interrupts in again."""
     script = """
 import os, psutil
 from pathlib import Path
@@ -146,7 +251,7 @@ from dsv_plugins import ExecutorPlugin, build_registry
 executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
 with executor.warmed_up(os.getpid):
     for child in psutil.Process().children():
-        if "LokyProcess" in " ".join(child.cmdline()):
+        if "executors.worker" in " ".join(child.cmdline()):
             lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
             masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigIgn"))]
             print((masks[0] | masks[1]) >> 1 & 1)
@@ -160,7 +265,7 @@ def test_a_wrong_name_is_refused_before_anything_is_imported_or_started(wrong):
     script = (
         "import sys; from pathlib import Path; from dsv_plugins import Study, UnknownPluginError\n"
         f"try: Study(Path('train'), Path('test'), **{wrong!r}).run()\n"
-        "except UnknownPluginError as error: print('torch' in sys.modules, 'loky' in sys.modules, error)"
+        "except UnknownPluginError as error: print('torch' in sys.modules, 'cloudpickle' in sys.modules, error)"
     )
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert completed.stdout.startswith("False False "), completed.stderr

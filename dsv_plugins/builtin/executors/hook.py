@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,10 +41,12 @@ class Processes(Executor):
     Attributes:
         workers: How many processes; None for one on each core, or on each GPU if there are any.
         retries: How often a job whose process died is tried again.
+        timeout: The seconds after which a job's process is stopped; None for no limit.
     """
 
     workers: int | None = None
     retries: int = 2
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -54,6 +56,11 @@ class Processes(Executor):
     def parallelism(self) -> int:
         """How many jobs run at once."""
         return self.workers or _default_workers()
+
+    def limited(self, *, jobs: int | None = None, seconds: float | None = None) -> Processes:
+        """This executor with no more processes than jobs, and a limit for each job."""
+        workers = self.workers if jobs is None else min(self.parallelism, max(1, jobs))
+        return replace(self, workers=workers, timeout=seconds or self.timeout)
 
     def warmed_up(self, prepare: Callable[[], None]) -> AbstractContextManager[None]:
         """Start the processes, and let each prepare itself meanwhile."""
@@ -65,7 +72,7 @@ class Processes(Executor):
         """Yield the outcomes as the jobs end."""
         from dsv_plugins.builtin.executors.processes import run_in_processes
 
-        return run_in_processes(work, jobs, workers=self.parallelism, retries=self.retries)
+        return run_in_processes(work, jobs, workers=self.parallelism, retries=self.retries, seconds=self.timeout)
 
 
 @hookimpl

@@ -1,127 +1,183 @@
-"""Jobs in worker processes, with loky: its workers do not import the caller's script again, as multiprocessing's do."""
+"""Jobs in worker processes, which are kept for the next jobs.
+
+Each worker has a thread of the driver, which starts it, gives it jobs and waits for it. Signals are handled in the main
+thread only, so none can come between the start of a worker and the note of it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import os
+import queue
 import signal
 import threading
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import resource_tracker
-from typing import TypeVar
-
-from loky import ProcessPoolExecutor, get_reusable_executor
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from dsv_plugins import Outcome, TrainingError
+from dsv_plugins.builtin.executors.worker import Answer, Worker
+from dsv_plugins.errors import too_late
 
 __all__ = ["run_in_processes", "warmed_up_processes"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 
-WATCH_SECONDS = 1.0
-IDLE_SECONDS = 300
-"""An idle worker ends after this many seconds."""
+
+class _Workers:
+    """All workers of this process."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._idle: list[Worker] = []
+        self._busy: set[Worker] = set()
+
+    def warm_up(self, prepare: Callable[[], None], count: int) -> None:
+        """Let so many idle workers prepare themselves; starts those that are missing."""
+        with self._changing:
+            self._bury()
+            for _ in range(len(self._idle), count):
+                self._idle.append(Worker())
+            for worker in self._idle[:count]:
+                worker.begin(prepare)
+
+    def take(self, wanted: threading.Event) -> Worker | None:
+        """An idle worker, or a new one; None if none is wanted any more."""
+        with self._changing:
+            if not wanted.is_set():
+                return None
+            self._bury()
+            worker = self._idle.pop(0) if self._idle else Worker()
+            self._busy.add(worker)
+            return worker
+
+    def put_back(self, worker: Worker) -> None:
+        """Keep a worker for the next job."""
+        with self._changing:
+            if worker in self._busy:
+                self._busy.remove(worker)
+                self._idle.append(worker)
+
+    def end(self) -> None:
+        """End all workers, at once."""
+        with self._changing:
+            for worker in (*self._idle, *self._busy):
+                worker.end()
+            self._idle = []
+            self._busy = set()
+
+    def _bury(self) -> None:
+        """Forget the idle workers that are dead."""
+        for worker in [worker for worker in self._idle if not worker.is_alive]:
+            worker.end()
+            self._idle.remove(worker)
+
+
+_WORKERS = _Workers()
+atexit.register(_WORKERS.end)
 
 
 def run_in_processes(
-    work: Callable[[Job], Value], jobs: Sequence[Job], *, workers: int, retries: int
+    work: Callable[[Job], Value], jobs: Sequence[Job], *, workers: int, retries: int, seconds: float | None = None
 ) -> Iterator[Outcome[Value]]:
     """Yield one outcome for each job as it ends.
 
-    The death of one worker takes its whole pool along. What was under way then is suspect, and is tried again one job
-    at a time, so that only the job that kills its workers is given up.
+    A job whose worker died is tried again when the others have ended, with the machine for itself: most of the time
+    there was not enough memory for all.
     """
-    pending = list(range(len(jobs)))
-    while pending:
-        with _pool(workers) as pool:
-            futures = _submitted(pool, work, {index: jobs[index] for index in pending})
-            for future in as_completed(futures):
-                index = futures[future]
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    continue
-                pending.remove(index)
-                yield Outcome(index, None if error else future.result(), error)
-        suspects = pending[:workers]  # jobs start in their order, so the first unfinished ones were under way
-        for index in suspects:
-            pending.remove(index)
-            yield _alone(work, jobs[index], index, retries)
+    dead = []
+    for index, answer in _answers(work, jobs, range(len(jobs)), workers=workers, seconds=seconds):
+        if answer.exit_code is None or answer.late:
+            yield _outcome(index, answer, seconds=seconds)
+        else:
+            dead.append((index, answer))
+    for index, answer in dead:
+        deaths = 1
+        while answer.exit_code is not None and not answer.late and deaths <= retries:
+            ((_, answer),) = _answers(work, jobs, [index], workers=1, seconds=seconds)
+            deaths += 1
+        yield _outcome(index, answer, seconds=seconds, deaths=deaths)
 
 
 @contextlib.contextmanager
 def warmed_up_processes(prepare: Callable[[], None], *, workers: int) -> Iterator[None]:
     """Start the workers and let each of them prepare itself, while the caller continues."""
-    with _pool(workers) as pool:
-        with _deaf_to_interrupts():
-            for _ in range(workers):
-                pool.submit(prepare)
+    with _ended_on_error():
+        starting = threading.Thread(target=_WORKERS.warm_up, args=(prepare, workers), daemon=True)
+        starting.start()
+        starting.join()
         yield
 
 
-def _alone(work: Callable[[Job], Value], job: Job, index: int, retries: int) -> Outcome[Value]:
-    for _ in range(retries):
-        with _pool(1) as pool:
-            (future,) = _submitted(pool, work, {index: job})
-            error = future.exception()
-            if not isinstance(error, BrokenProcessPool):
-                return Outcome(index, None if error else future.result(), error)
-    reason = f"its worker process died {retries + 1} times, perhaps for want of memory; try fewer workers"
-    return Outcome(index, error=TrainingError(reason))
+def _answers(
+    work: Callable[[Job], Value], jobs: Sequence[Job], indices: Sequence[int], *, workers: int, seconds: float | None
+) -> Iterator[tuple[int, Answer]]:
+    """The answers of the workers, as they come, each with the index of its job."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
+    wanted = threading.Event()
+    wanted.set()
 
+    def drive() -> None:
+        while True:
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return
+            answers.put((index, _answer(work, jobs[index], wanted, seconds)))
 
-@contextlib.contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Workers that are kept for the next caller, unless the block ends with an exception."""
-    pool = get_reusable_executor(
-        max_workers=workers, timeout=IDLE_SECONDS, initializer=_prepare_worker, initargs=(os.getpid(),)
-    )
-    with warnings.catch_warnings():
-        # Loky replaces a worker that has grown, and takes the libraries of a training for a leak.
-        warnings.filterwarnings("ignore", "A worker was restarted", UserWarning)
+    for index in indices:
+        waiting.put(index)
+    with _ended_on_error():
         try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=True, kill_workers=True)
-            raise
+            for _ in range(min(workers, len(indices))):
+                threading.Thread(target=drive, daemon=True).start()
+            for _ in indices:
+                yield answers.get()
+        finally:
+            wanted.clear()
 
 
-def _submitted(
-    pool: ProcessPoolExecutor, work: Callable[[Job], Value], jobs: Mapping[int, Job]
-) -> dict[Future[Value], int]:
-    """The jobs' futures. Starts the workers if they are not running yet."""
-    with _deaf_to_interrupts():
-        return {pool.submit(work, job): index for index, job in jobs.items()}
+def _answer(work: Callable[[Job], Value], job: Job, wanted: threading.Event, seconds: float | None) -> Answer:
+    """Let a worker do one job."""
+    try:
+        while (worker := _WORKERS.take(wanted)) is not None:
+            try:
+                if worker.is_ready(seconds):  # one that died while it prepared itself is replaced
+                    return worker.call(work, job, seconds)
+            finally:
+                _WORKERS.put_back(worker)
+    except Exception as error:  # such as no memory for another process
+        return Answer(error=error)
+    return Answer(error=TrainingError("the study was stopped"))
+
+
+def _outcome(index: int, answer: Answer, *, seconds: float | None, deaths: int = 1) -> Outcome[Any]:
+    if answer.late:
+        assert seconds is not None
+        return Outcome(index, error=too_late(seconds))
+    if answer.exit_code is not None:
+        times = "once" if deaths == 1 else f"{deaths} times"
+        return Outcome(index, error=TrainingError(f"its worker process died {times}, {_cause(answer.exit_code)}"))
+    return Outcome(index, answer.value, answer.error)
+
+
+def _cause(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"with exit code {exit_code}: something in the training ends the process"
+    if exit_code == -signal.SIGKILL:
+        return "killed by SIGKILL, perhaps for want of memory; try fewer workers"
+    name = signal.Signals(-exit_code).name
+    return (
+        f"of {name} ({signal.strsignal(-exit_code)}): a crash in the detector, the augmentation or a library of theirs"
+    )
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """A Ctrl-C must not reach a worker that is starting and cannot yet say that it leaves it to its parent."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # it lets interrupts in again when it starts, so it must not start below
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _ended_on_error() -> Iterator[None]:
+    """End all workers if the block ends with an exception, such as a Ctrl-C."""
     try:
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _prepare_worker(parent: int) -> None:
-    # Ctrl-C reaches the whole group of processes; the parent decides what becomes of its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    atexit.register(os._exit, 0)  # all that is left by then is memory, which takes a second to tear down
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-
-
-def _die_with(parent: int) -> None:
-    """End this worker when its parent is gone, so that a killed study leaves nothing running."""
-    while os.getppid() == parent:
-        time.sleep(WATCH_SECONDS)
-    os._exit(1)
+    except BaseException:
+        _WORKERS.end()
+        raise
