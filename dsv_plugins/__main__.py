@@ -1,7 +1,5 @@
 """`python -m dsv_plugins` is `dsv`."""
 
-import sys
+from dsv_plugins.cli import command
 
-from dsv_plugins.cli import main
-
-sys.exit(main())
+command()

@@ -17,6 +17,7 @@ from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from dsv_plugins.bench.variations import VariedAUCs, variations_table
 from dsv_plugins.store.folder import write_json, write_text
+from dsv_plugins.study.serialise import finite
 
 __all__ = ["FILES", "describe", "tabulate", "write"]
 
@@ -41,7 +42,7 @@ def describe(result: BenchResult, tables: Sequence[Table], settings: Mapping[str
         tables: Their tables, from `tabulate`.
         settings: The settings of the benchmark.
     """
-    return {
+    content = {
         "settings": dict(settings),
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -50,6 +51,7 @@ def describe(result: BenchResult, tables: Sequence[Table], settings: Mapping[str
         "variations": [each.as_json() for each in result.varied],
         "failures": dict(result.failures),
     }
+    return finite(content)  # type: ignore[no-any-return]
 
 
 def write(out: Path, result: BenchResult, tables: Sequence[Table], description: Mapping[str, object]) -> None:

@@ -1,5 +1,5 @@
 """The `dsv` command: thin, and quick to start."""
 
-from dsv_plugins.cli.main import main
+from dsv_plugins.cli.main import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

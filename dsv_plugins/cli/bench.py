@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 from rich.markup import escape
 
 from dsv_plugins.cli.config import WrongValueError
 from dsv_plugins.cli.flags import add_study_flags, study_settings
 from dsv_plugins.cli.select import conduct
-from dsv_plugins.cli.terminal import Terminal, literal
+from dsv_plugins.cli.terminal import Terminal, literal, progress_console
 from dsv_plugins.errors import InputError, TrainingError
 
 __all__ = ["add_arguments", "run"]
@@ -57,7 +56,7 @@ def run(arguments: Namespace) -> int:
 
     if is_address(arguments.out):
         raise InputError(f"--out is {arguments.out}; a benchmark needs a folder on this machine")
-    progress = Console(stderr=arguments.json)
+    progress = progress_console(as_json=arguments.json)
     settings = study_settings(arguments, leave_out=DECIDED_HERE)
     bench = Bench(
         tasks=find_tasks([Path(folder) for folder in arguments.folders]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
+from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.records import RECORDS, Plugin
 from dsv_plugins.hooks.registry import Registry, build_registry
@@ -22,12 +22,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Check one plugin."""
-    with plugin_output_to_stderr():
-        record = _find(build_registry(), arguments.name, arguments.kind)
+    record = _find(build_registry(), arguments.name, arguments.kind)
 
-        from dsv_plugins.testing import run_checks  # torch is needed from here on
+    from dsv_plugins.testing import run_checks  # torch is needed from here on
 
-        results = list(run_checks(record))
+    results = list(run_checks(record))
     failed = any(result.failed for result in results)
     if arguments.json:
         rows = [{"check": result.check, "status": result.status, "reason": result.reason} for result in results]

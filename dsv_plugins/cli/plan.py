@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dsv_plugins.cli.plugins import describe_space
+from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
     from dsv_plugins.study.plan import Plan
@@ -40,6 +38,7 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     if pace is not None and plan.budget is not None:
         seconds = pace * plan.budget
         total = pace * plan.shared_updates + seconds * math.ceil(count / workers)
+    terminal = Terminal()
     if as_json:
         content = {
             "run": str(study.folder()),
@@ -51,22 +50,25 @@ def show_plan(study: Study, *, as_json: bool) -> None:
             "seconds_per_candidate": seconds,
             "seconds": total,
         }
-        print(json.dumps(content, indent=2))
+        terminal.print_json_object(content)
         return
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+
+    def say(line: str) -> None:
+        terminal.print(literal(line), soft_wrap=True)
+
     if plan.search_record.proposes:
         for name, space in plan.spaces().items():
-            console.print(f"{name}: {describe_space(space)}")
+            say(f"{name}: {describe_space(space)}")
     for candidate in candidates:
-        console.print(str(candidate))
+        say(str(candidate))
     budget = f" of {plan.budget} updates" if plan.budget else ""
     if plan.shared_updates:
         budget += f", after {plan.shared_updates} that they share,"
-    console.print(f"{count} candidates{budget} for {study.detector}, {workers} at once")
+    say(f"{count} candidates{budget} for {study.detector}, {workers} at once")
     if seconds is not None and total is not None:
         most = "at most " if plan.search_record.judges else ""
-        console.print(f"{most}about {seconds:.0f} s for each, {total / 60:.1f} min in all (from a short probe)")
-    console.print(f"run folder: {study.folder()}")
+        say(f"{most}about {seconds:.0f} s for each, {total / 60:.1f} min in all (from a short probe)")
+    say(f"run folder: {study.folder()}")
 
 
 class _ProbeEndedError(Exception):

@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Group
 from rich.table import Table
 
-from dsv_plugins.cli.terminal import Terminal, literal, plugin_output_to_stderr
+from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.hooks.records import RECORDS
 from dsv_plugins.hooks.registry import Registry, build_registry
 from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
@@ -21,8 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """List the plugins."""
-    with plugin_output_to_stderr():
-        registry = build_registry()
+    registry = build_registry()
     if arguments.json:
         Terminal().print_json_object(_as_json(registry))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,10 @@ from rich.console import Console
 from rich.progress import track
 
 from dsv_plugins.cli.model_options import add_false_alarms, check_rates, check_target
-from dsv_plugins.errors import InputError
+from dsv_plugins.cli.terminal import Terminal
+from dsv_plugins.errors import InputError, TrainingError
+from dsv_plugins.hooks.blame import blamed
+from dsv_plugins.study.serialise import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +79,7 @@ def run(arguments: Namespace) -> int:
 
         write_text(Path(arguments.out), text)  # in one step: an older file stays whole until then
     else:
-        sys.stdout.write(text)
+        Terminal().write(text)
     return 0
 
 
@@ -148,8 +152,13 @@ def _scored(
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
     for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
-        model.detector.prepare(pixels)
-        yield from zip(batch, model.detector.score(pixels).tolist(), strict=True)
+        with blamed(f"detector_encoder {model.record.detector!r}"):
+            model.detector.prepare(pixels)
+            scores = model.detector.score(pixels).tolist()
+        for file, score in zip(batch, scores, strict=True):
+            if not math.isfinite(score):
+                raise TrainingError(f"the detector gives {file} the score {score}, which no verdict can be made of")
+            yield file, score
         if heatmaps is not None:
             heatmaps.write(batch, pixels, model.detector)
 
@@ -206,7 +215,7 @@ def _judged(
 
 def _rendered(judged: Sequence[tuple[str, float, float | None, str | None]], *, as_json: bool) -> str:
     if as_json:
-        return f"{json.dumps([dict(zip(COLUMNS, row, strict=True)) for row in judged], indent=2)}\n"
+        return f"{json.dumps(finite([dict(zip(COLUMNS, row, strict=True)) for row in judged]), indent=2)}\n"
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 from rich.markup import escape
 
 from dsv_plugins.cli.flags import add_study_flags, study_settings
 from dsv_plugins.cli.report import write_report
-from dsv_plugins.cli.terminal import Terminal, literal
+from dsv_plugins.cli.terminal import Terminal, literal, progress_console
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def conduct(study: Study, *, as_json: bool, command: str) -> Result:
     """Run a study with a display on the terminal; if it is interrupted, say how to resume."""
     from dsv_plugins.cli.display import Display
 
-    console = Console(stderr=as_json)
+    console = progress_console(as_json=as_json)
     try:
         with Display(console) as display:
             return study.run(display, command=command)

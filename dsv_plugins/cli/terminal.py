@@ -11,32 +11,37 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from dsv_plugins.cli.output import answering, output, silence
 from dsv_plugins.errors import one_line
+from dsv_plugins.study.serialise import finite
 
-__all__ = ["Terminal", "any_name_printable", "literal", "plugin_output_to_stderr"]
+__all__ = ["Terminal", "any_name_printable", "literal", "progress_console"]
 
 
 class Terminal(Console):
     """The standard output. When its reader, such as `head`, has gone, the command still ends with its own exit code."""
 
     def __init__(self) -> None:
-        super().__init__(highlight=False)
+        super().__init__(highlight=False, file=output())
 
     def print_json_object(self, content: object) -> None:
         """Print one JSON object for machines: indented, never wrapped, coloured or cut."""
-        self.out(json.dumps(content, indent=2, allow_nan=False))
+        self.write(f"{json.dumps(finite(content), indent=2, allow_nan=False)}\n")
+
+    def write(self, text: str) -> None:
+        """Write text for machines as it is."""
+        with answering(self.file):
+            self.file.write(text)
 
     def flush(self) -> None:
         """Write what is left, so that a reader who has gone is noticed now and not while Python shuts down."""
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            self.on_broken_pipe()
+        with answering(self.file):
+            self.file.flush()
 
     def on_broken_pipe(self) -> None:
         """Write the rest nowhere; rich would exit at once, and with 1."""
-        with contextlib.suppress(SystemExit):
-            super().on_broken_pipe()
+        self.quiet = True
+        silence(self.file)
 
 
 @contextlib.contextmanager
@@ -59,6 +64,6 @@ def literal(text: str, style: str = "") -> Text:
     return Text(one_line(text), style=style)
 
 
-def plugin_output_to_stderr() -> contextlib.AbstractContextManager[object]:
-    """Keep what plugins print out of our output, which a machine may read."""
-    return contextlib.redirect_stdout(sys.stderr)
+def progress_console(*, as_json: bool) -> Console:
+    """Where a command shows how far it is: beside its answer, unless that is for machines."""
+    return Console(stderr=True) if as_json else Terminal()

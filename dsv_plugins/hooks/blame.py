@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dsv_plugins.errors import DSVError, PluginError, describe_error
+from dsv_plugins.errors import DSVError, PluginError, describe_error, shown
 
-__all__ = ["blamed"]
+__all__ = ["blamed", "exits_blamed"]
 
 
 @contextlib.contextmanager
@@ -21,10 +21,18 @@ def blamed(label: str, doing: str = "failed") -> Iterator[None]:
         doing: What it did not do.
     """
     try:
-        yield
+        with exits_blamed(label):
+            yield
     except (DSVError, KeyboardInterrupt, GeneratorExit):
         raise
-    except SystemExit as error:
-        raise PluginError(f"{label} called sys.exit({error.code if error.code is not None else ''})") from error
     except BaseException as error:
         raise PluginError(f"{label} {doing}: {describe_error(error)}") from error
+
+
+@contextlib.contextmanager
+def exits_blamed(label: str) -> Iterator[None]:
+    """Turn a `sys.exit()` of a plugin into a `PluginError`; for blocks in which errors need not be the plugin's."""
+    try:
+        yield
+    except SystemExit as error:
+        raise PluginError(f"{label} called sys.exit({'' if error.code is None else shown(error.code)})") from error

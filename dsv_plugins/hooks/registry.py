@@ -15,7 +15,6 @@ from typing import TypeVar
 import pluggy
 
 from dsv_plugins.errors import (
-    DSVError,
     PluginConflictError,
     PluginError,
     PluginSettingsError,
@@ -24,6 +23,7 @@ from dsv_plugins.errors import (
     shown,
 )
 from dsv_plugins.hooks import specs
+from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.records import RECORDS, Plugin, factory_problems, record_problems, required_arguments
 
 __all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
@@ -104,6 +104,10 @@ class Registry:
         """The provider of the plugin of that class and name; raises as `get` does."""
         return self._find(kind.kind, name).provider
 
+    def label(self, kind: type[Plugin[object]], name: str) -> str:
+        """What names a plugin in an error: its kind, its name and its provider; raises as `get` does."""
+        return f"{kind.kind} {name!r} ({self.provider(kind, name)})"
+
     def create(self, kind: type[Plugin[Product]], name: str, params: Mapping[str, object] | None = None) -> Product:
         """Make the named plugin's object with these hyperparameters.
 
@@ -112,20 +116,16 @@ class Registry:
             PluginError: The factory failed otherwise.
         """
         params = dict(params or {})
-        found = self._find(kind.kind, name)
-        record = found.record
+        record = self._find(kind.kind, name).record
         assert isinstance(record, kind)
-        label = f"{kind.kind} {name!r} ({found.provider})"
+        label = self.label(kind, name)
         for problem in factory_problems(record.factory, params):
             raise PluginSettingsError(f"{label}: {problem}")
-        try:
-            made = record.factory(**params)
-        except (TypeError, ValueError) as error:
-            raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {describe_error(error)}") from error
-        except DSVError:  # already says what is wrong
-            raise
-        except Exception as error:
-            raise PluginError(f"{label} could not be made: {describe_error(error)}") from error
+        with blamed(label, "could not be made"):
+            try:
+                made = record.factory(**params)
+            except (TypeError, ValueError) as error:
+                raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {describe_error(error)}") from error
         if not isinstance(made, kind.product):
             raise PluginError(
                 f"{label} made a {type(made).__name__}, which is no {kind.product.__name__}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.records import (
     AugmentationPlugin,
@@ -54,7 +55,8 @@ def check_detector(settings: StudySettings, registry: Registry) -> None:
     """
     preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
     if preflight is not None:
-        preflight(**settings.detector_params)
+        with exits_blamed(registry.label(DetectorEncoderPlugin, settings.detector)):
+            preflight(**settings.detector_params)
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dsv_plugins.errors import DSVError, PluginError, describe_error, reason_of
+from dsv_plugins.errors import DSVError, PluginError, reason_of
+from dsv_plugins.hooks.blame import blamed, exits_blamed
 from dsv_plugins.hooks.records import SelectorPlugin
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import choose
 from dsv_plugins.study.bootstrap import win_shares
 from dsv_plugins.types import Evaluation
 
-__all__ = ["Verdict", "judge", "judge_pool"]
+__all__ = ["Verdict", "judge", "judge_pool", "losses_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,31 @@ def judge(
     Raises:
         PluginError: It failed, or gave something other than one loss for each candidate. The message names it.
     """
-    label = f"selector {selector!r} ({registry.provider(SelectorPlugin, selector)})"
     try:
-        losses = [float(loss) for loss in registry.create(SelectorPlugin, selector, params).losses(evaluations)]
-        if len(losses) != len(evaluations):
-            raise PluginError(f"{label} gave {len(losses)} losses for {len(evaluations)} candidates")
+        losses = losses_by(registry, selector, evaluations, params)
         return Verdict(losses, choose(losses))
     except DSVError as error:
         raise PluginError(str(error)) from error
-    except Exception as error:
-        raise PluginError(f"{label} failed: {describe_error(error)}") from error
+
+
+def losses_by(
+    registry: Registry,
+    selector: str,
+    evaluations: Sequence[Evaluation],
+    params: Mapping[str, object] | None = None,
+) -> list[float]:
+    """One loss of a selector for each evaluation. The selector gets copies, so that it cannot change what others see.
+
+    Raises:
+        PluginError: It failed, or gave something else. The message names it.
+    """
+    label = registry.label(SelectorPlugin, selector)
+    with blamed(label):
+        made = registry.create(SelectorPlugin, selector, params)
+        losses = [float(loss) for loss in made.losses(copy.deepcopy(list(evaluations)))]
+    if len(losses) != len(evaluations):
+        raise PluginError(f"{label} gave {len(losses)} losses for {len(evaluations)} candidates")
+    return losses
 
 
 def judge_pool(
@@ -98,8 +115,10 @@ def _wins(
     registry: Registry, name: str, evaluations: Sequence[Evaluation], *, seed: int, note: Callable[[str], None]
 ) -> list[float] | None:
     alone = registry.get(SelectorPlugin, name).judges_alone
+    copies = copy.deepcopy(list(evaluations))
     try:
-        return win_shares(registry.create(SelectorPlugin, name), evaluations, seed=seed, judges_alone=alone)
+        with exits_blamed(registry.label(SelectorPlugin, name)):
+            return win_shares(registry.create(SelectorPlugin, name), copies, seed=seed, judges_alone=alone)
     except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
         note(f"how clear the choice by {name!r} is cannot be measured: {reason_of(error)}")
         return None

@@ -45,7 +45,7 @@ class Observers:
             for name, observer in list(self._plugins.items()):
                 try:
                     getattr(observer, event.__name__)(*args, **kwargs)
-                except Exception as error:  # a logger is not worth a study
+                except (Exception, SystemExit) as error:  # a logger is not worth a study
                     del self._plugins[name]
                     self.notify(Observer.noted, f"observer {name!r} failed and is left out ({describe_error(error)})")
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.decisions import Calibration, Findings, findings
-from dsv_plugins.errors import TrainingError
+from dsv_plugins.errors import PluginError, TrainingError, shown
+from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import ObserverPlugin, SelectorPlugin
+from dsv_plugins.hooks.records import ObserverPlugin, SearchPlugin
 from dsv_plugins.hooks.search import SearchProblem
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.remote_copy import RemoteCopy
-from dsv_plugins.study.judging import judge_pool
+from dsv_plugins.study.judging import judge_pool, losses_by
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.model import NO_CALIBRATION
 from dsv_plugins.study.plan import Plan
@@ -99,7 +100,7 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         spaces=plan.spaces(),
         candidate=functools.partial(plan.candidate, context=plan.context(dataset)),
         evaluate=schedule.evaluate,
-        losses=plan.registry.create(SelectorPlugin, settings.selectors[0]).losses,
+        losses=functools.partial(losses_by, plan.registry, settings.selectors[0]),
         budget=plan.budget,
         rungs=settings.schedule,
         seed=settings.seed,
@@ -107,7 +108,11 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         note=log.note,
     )
     log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
-    evaluations = plan.search.run(problem)
+    label = plan.registry.label(SearchPlugin, settings.search)
+    with exits_blamed(label):
+        evaluations: object = plan.search.run(problem)
+    if not isinstance(evaluations, Mapping):
+        raise PluginError(f"{label} returned {shown(evaluations)}; return evaluations by candidate id")
     finished = [evaluations[candidate_id] for candidate_id in schedule.requested if candidate_id in evaluations]
     if finished:
         return finished

@@ -138,8 +138,7 @@ class Schedule:
         """Let the executor run the jobs, and notify of how far each training is."""
         candidates = [job.candidate for job in jobs]
         executor = self._executor if timeout is None else self._executor.limited(seconds=timeout)
-        provider = self._plan.registry.provider(ExecutorPlugin, self._plan.settings.executor)
-        label = f"executor {self._plan.settings.executor!r} ({provider})"
+        label = self._plan.registry.label(ExecutorPlugin, self._plan.settings.executor)
         with ProgressWatcher(self._folder, candidates, self._log.observers) as watcher:
             for outcome in outcomes_of(executor, label, training, jobs) if jobs else ():
                 candidate = candidates[outcome.index]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset
-from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Progress
 from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.losses import concentration, discordance, separability
 from dsv_plugins.seeding import derived_seed
+from dsv_plugins.training.guard import CheckedDetector, GuardedAugmentation
 from dsv_plugins.transforms import as_float
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
@@ -33,8 +33,9 @@ def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
 
 
 def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
-    """The augmentation with the candidate's hyperparameters."""
-    return registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+    """The augmentation with the candidate's hyperparameters, guarded."""
+    augmentation = registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+    return GuardedAugmentation(augmentation, registry.label(AugmentationPlugin, candidate.augmentation))
 
 
 def evaluate(
@@ -43,6 +44,7 @@ def evaluate(
     detector: DetectorEncoder,
     augmentation: Augmentation,
     *,
+    label: str,
     updates: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -53,6 +55,7 @@ def evaluate(
         dataset: The images.
         detector: Its detector, new or partly trained.
         augmentation: Its augmentation.
+        label: What names the detector in an error.
         updates: How far to train; None for the detector's whole budget.
         progress: Called during the training.
     """
@@ -60,22 +63,21 @@ def evaluate(
     detector.fit(dataset.train, augmentation, updates=updates, seed=candidate.seed, progress=progress)
     trained = time.monotonic()
 
+    checked = CheckedDetector(detector, label)
     holdout = dataset.holdout
-    augmented, augmented_scores = _judge_augmented(detector, dataset.train, augmentation, candidate.seed)
+    augmented, augmented_scores = _judge_augmented(checked, dataset.train, augmentation, candidate.seed)
     embeddings = Embeddings(
-        train=detector.encode(dataset.train),
+        train=checked.encode(dataset.train),
         augmented=augmented,
-        test=detector.encode(dataset.test),
-        holdout=None if holdout is None else detector.encode(holdout),
+        test=checked.encode(dataset.test),
+        holdout=None if holdout is None else checked.encode(holdout),
     )
     scores = Scores(
-        train=detector.score(dataset.train),
-        test=detector.score(dataset.test),
-        holdout=None if holdout is None else detector.score(holdout),
+        train=checked.score(dataset.train),
+        test=checked.score(dataset.test),
+        holdout=None if holdout is None else checked.score(holdout),
         augmented=augmented_scores,
     )
-    if not all(torch.isfinite(part).all() for part in (embeddings.train, embeddings.augmented, embeddings.test)):
-        raise TrainingError("the training ended with embeddings that are not finite; try a smaller learning rate")
     health = Health(
         training_accuracy=detector.training_accuracy,
         concentration=float(concentration(embeddings.train, embeddings.augmented)),
@@ -97,26 +99,27 @@ def measures(embeddings: Embeddings) -> dict[str, float]:
     return {"discordance": float(discordance(*sets)), "separability": float(separability(*sets))}
 
 
-def heatmaps(detector: DetectorEncoder, test: Tensor) -> np.ndarray[Any, Any] | None:
+def heatmaps(detector: DetectorEncoder, test: Tensor, *, label: str) -> np.ndarray[Any, Any] | None:
     """How unusual each place of each test image is, in half precision; None if the detector cannot say."""
-    found = detector.heatmap(test)
+    found = CheckedDetector(detector, label).heatmap(test)
     return None if found is None else found.half().numpy()
 
 
 def _judge_augmented(
-    detector: DetectorEncoder, train: Tensor, augmentation: Augmentation, seed: int
+    checked: CheckedDetector, train: Tensor, augmentation: Augmentation, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The embeddings and the scores of one augmented copy of each train image."""
     copies, scored = (
         torch.Generator().manual_seed(derived_seed(seed, draws)) for draws in (AUGMENTED_COPIES, SCORED_COPIES)
     )
     batches = (as_float(batch) for batch in torch.split(train, SCORED_BATCH))  # one at a time, since copies are floats
+    detector = checked.detector
     if not detector.has_frozen_part:
-        embeddings = detector.encode_augmented(train, augmentation, generator=copies)
-        return embeddings, torch.cat([detector.score(augmentation(batch, generator=scored)) for batch in batches])
+        embeddings = checked.encode_augmented(train, augmentation, generator=copies)
+        return embeddings, torch.cat([checked.score(augmentation(batch, generator=scored)) for batch in batches])
     rows = []
     for batch in batches:  # the frozen part, which takes the most time, sees each copy once
         augmented = augmentation(batch, generator=copies)
         detector.prepare(augmented)
-        rows.append((detector.encode(augmented), detector.score(augmented)))
+        rows.append((checked.encode(augmented), checked.score(augmented)))
     return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
+from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.interfaces import Progress
+from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.store.folder import RunFolder, finished_folder
@@ -99,15 +101,19 @@ def train_candidate(job: Job) -> float:
     run, candidate = RunFolder(job.run), job.candidate
     registry = build_registry(job.plugins)
     detector, augmentation = make_detector(registry, candidate), make_augmentation(registry, candidate)
-    if job.starts_from is not None:
-        detector.load(job.starts_from)
-    curve: list[tuple[int, float]] = []
+    label = registry.label(DetectorEncoderPlugin, candidate.detector)
     dataset = job.dataset()
-    for name, features in job.frozen_features().items():
-        detector.reuse_features(getattr(dataset, name), features)
-    with threads(job.threads):
-        progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
-        evaluation = evaluate(candidate, dataset, detector, augmentation, updates=job.updates, progress=progress)
+    curve: list[tuple[int, float]] = []
+    progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
+    with blamed(label), threads(job.threads):
+        if job.starts_from is not None:
+            detector.load(job.starts_from)
+        for name, features in job.frozen_features().items():
+            detector.reuse_features(getattr(dataset, name), features)
+        evaluation = evaluate(
+            candidate, dataset, detector, augmentation, label=label, updates=job.updates, progress=progress
+        )
+        overlays = heatmaps(detector, dataset.test, label=label)
         with finished_folder(run.candidate(candidate.id, job.updates)) as path:
             folder = EvaluationFolder(path)
             folder.save(
@@ -115,7 +121,7 @@ def train_candidate(job: Job) -> float:
                 measures=measures(evaluation.embeddings),
                 curve=curve,
                 preview=preview(dataset.train, augmentation, candidate.seed),
-                heatmaps=heatmaps(detector, dataset.test),
+                heatmaps=overlays,
             )
             folder.detector.mkdir()
             detector.save(folder.detector)
@@ -131,15 +137,15 @@ def shared_start_of(candidate: Candidate) -> Candidate:
 def train_shared_start(job: Job) -> float:
     """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
     started = time.monotonic()
-    run = RunFolder(job.run)
-    detector = make_detector(build_registry(job.plugins), job.candidate)
-    with threads(job.threads):
+    run, registry = RunFolder(job.run), build_registry(job.plugins)
+    detector = make_detector(registry, job.candidate)
+    with blamed(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
         progress = _reporter(run, job.candidate.id, [])
         detector.fit_shared_start(job.dataset().train, seed=job.candidate.seed, progress=progress)
-    with finished_folder(run.shared_start(job.candidate.id)) as path:
-        folder = EvaluationFolder(path)
-        folder.detector.mkdir()
-        detector.save(folder.detector)
+        with finished_folder(run.shared_start(job.candidate.id)) as path:
+            folder = EvaluationFolder(path)
+            folder.detector.mkdir()
+            detector.save(folder.detector)
     return time.monotonic() - started
 
 
@@ -152,10 +158,12 @@ def frozen_part_of(candidate: Candidate, images: str = "") -> Candidate:
 def compute_frozen_features(job: Job) -> float:
     """Compute the frozen features of the set of images that the job's candidate names; returns the seconds it took."""
     started = time.monotonic()
-    run, images = RunFolder(job.run), str(job.candidate.params["images"])
-    detector = make_detector(build_registry(job.plugins), job.candidate)
+    run, registry = RunFolder(job.run), build_registry(job.plugins)
+    images = str(job.candidate.params["images"])
+    detector = make_detector(registry, job.candidate)
+    label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
     assert job.frozen is not None
-    with threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
+    with blamed(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
         save_features(folder, detector.frozen_features(getattr(job.dataset(), images)))
     return time.monotonic() - started
 

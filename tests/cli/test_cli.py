@@ -254,7 +254,7 @@ GROUPS = {
     "detector": ["detector", "detector-params", "preset", "updates", "image-size"],
     "selection": ["holdout", "selector", "seed"],
     "execution": [
-        *("executor", "executor-params", "workers", "threads", "observers", "skip-bad", "out"),
+        *("executor", "executor-params", "workers", "timeout", "threads", "observers", "skip-bad", "out"),
     ],
 }
 """The flags of a study, by the group under which the help shows them."""
@@ -347,6 +347,7 @@ def raising(error: BaseException) -> Callable[[object], int]:
             r"dsv plugins: unexpected KeyError: 'patch\nsize'; add --debug to see where",
         ),
         # Not our output's reader: an executor's pipe, say. That must not pass for a success.
+        (SystemExit(3), 1, "dsv plugins: a plugin called sys.exit(3); add --debug to see where"),
         (BrokenPipeError("worker"), 1, "dsv plugins: unexpected BrokenPipeError: worker; add --debug to see where"),
     ],
     ids=lambda value: type(value).__name__,
@@ -362,7 +363,7 @@ def test_an_error_is_one_line_and_a_traceback_only_on_demand(run, monkeypatch, e
 
 def test_an_interrupt_ends_with_130_and_no_traceback(run, monkeypatch):
     monkeypatch.setattr(plugins, "run", raising(KeyboardInterrupt()))
-    assert run("plugins") == (130, "", "dsv plugins: interrupted\n")
+    assert run("plugins") == (130, "", "dsv plugins: interrupted; run the same command again\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""The standard output of a command, kept free of what plugins and libraries print."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+from dsv_plugins.errors import StoreError
+
+__all__ = ["answering", "output", "own_output", "silence"]
+
+_kept: list[IO[str]] = []
+
+
+def output() -> IO[str]:
+    """Where a command writes its answer."""
+    return _kept[-1] if _kept else sys.stdout
+
+
+@contextlib.contextmanager
+def own_output() -> Iterator[None]:
+    """Keep the standard output for our own answer; whatever else is printed in the block goes to the standard error.
+
+    That holds for the file descriptor too, so for libraries in C and for processes that are started in the block.
+    """
+    _flush()
+    try:
+        descriptor = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of the two is closed, so that there is nothing to keep apart
+        yield
+        return
+    stream = sys.stdout
+    is_real = _descriptor_of(stream) == 1  # what captures output, such as a notebook, has a stream of its own
+    kept: IO[str] = _writer(descriptor, stream.encoding) if is_real else stream
+    _kept.append(kept)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        with answering(kept):
+            kept.flush()
+    finally:
+        _flush()  # what C libraries still hold must not follow our answer
+        _kept.pop()
+        if is_real:
+            kept.close()
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+
+
+def _descriptor_of(stream: IO[str]) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, AttributeError):
+        return None
+
+
+def _writer(descriptor: int, encoding: str) -> IO[str]:
+    # A name that the terminal's encoding lacks is spelled out: an image's name must not end the command.
+    return open(descriptor, "w", encoding=encoding, errors="backslashreplace", closefd=False)
+
+
+@contextlib.contextmanager
+def answering(stream: IO[str]) -> Iterator[None]:
+    """Write to a stream in the block. If its reader has gone, the rest goes nowhere, which is no error.
+
+    Raises:
+        StoreError: There is no room for it.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        silence(stream)
+    except OSError as error:
+        silence(stream)
+        raise StoreError(f"the output cannot be written ({error.strerror}); write it elsewhere") from error
+
+
+def silence(stream: IO[str]) -> None:
+    """Let what is still written to a stream go nowhere, since its reader, such as `head`, has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    stream.flush()
+
+
+def _flush() -> None:
+    """Write what Python and the C library have in their buffers."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)

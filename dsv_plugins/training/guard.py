@@ -1,0 +1,109 @@
+"""Guards a training against its plugins: they get copies to work on, and what they return is checked."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dsv_plugins.errors import PluginError
+from dsv_plugins.hooks.blame import blamed
+from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder
+
+__all__ = ["CheckedDetector", "GuardedAugmentation"]
+
+ROUNDING = 1e-3
+"""By how much augmented images may leave [0, 1]: arithmetic in half precision is no fault."""
+
+
+class GuardedAugmentation:
+    """An augmentation that works on copies, and whose results are checked.
+
+    Otherwise it is the augmentation: a detector may ask for its class and its attributes.
+
+    Args:
+        augmentation: The plugin's object.
+        label: What names it in an error.
+    """
+
+    def __init__(self, augmentation: Augmentation, label: str) -> None:
+        self._augmentation = augmentation
+        self._label = label
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._augmentation)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._augmentation, name)
+
+    def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Augment copies of the images.
+
+        Raises:
+            PluginError: The augmentation failed, or returned something else than such images.
+        """
+        with blamed(self._label):
+            copies: object = self._augmentation(images.clone(), generator=generator)
+        if not isinstance(copies, Tensor):
+            raise PluginError(f"{self._label} returned a {type(copies).__name__}; return a tensor")
+        for name in ("shape", "dtype", "device"):
+            found, expected = getattr(copies, name), getattr(images, name)
+            if found != expected:
+                raise PluginError(
+                    f"{self._label} returned images of {name} {_told(found)} for images of {name} {_told(expected)}"
+                )
+        low, high = (float(end) for end in torch.aminmax(copies)) if len(copies) else (0.0, 1.0)
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # so put, NaN is outside too
+            raise PluginError(f"{self._label} returned values from {low:g} to {high:g}; they must be in [0, 1]")
+        return copies
+
+
+class CheckedDetector:
+    """What a detector makes of images, checked: a finite row for each image.
+
+    Args:
+        detector: The plugin's object.
+        label: What names it in an error.
+    """
+
+    def __init__(self, detector: DetectorEncoder, label: str) -> None:
+        self.detector = detector
+        self._label = label
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The embeddings of images; raises `PluginError` if they are none."""
+        return _checked(self.detector.encode(images), self._label, "embeddings", (len(images), "width"))
+
+    def encode_augmented(self, images: Tensor, augmentation: Augmentation, *, generator: torch.Generator) -> Tensor:
+        """The embeddings of one augmented copy of each image; raises `PluginError` if they are none."""
+        embeddings = self.detector.encode_augmented(images, augmentation, generator=generator)
+        return _checked(embeddings, self._label, "embeddings", (len(images), "width"))
+
+    def score(self, images: Tensor) -> Tensor:
+        """The scores of images; raises `PluginError` if they are none."""
+        return _checked(self.detector.score(images), self._label, "scores", (len(images),))
+
+    def heatmap(self, images: Tensor) -> Tensor | None:
+        """The heatmaps of images, if the detector has any; raises `PluginError` if they are none."""
+        heatmaps = self.detector.heatmap(images)
+        if heatmaps is None:
+            return None
+        return _checked(heatmaps, self._label, "heatmaps", (len(images), "height", "width"))
+
+
+def _checked(values: object, label: str, name: str, expected: tuple[int | str, ...]) -> Tensor:
+    if not isinstance(values, Tensor):
+        raise PluginError(f"{label} returned {name} of type {type(values).__name__}; return a tensor")
+    rows, *others = values.shape or (0,)
+    if values.ndim != len(expected) or rows != expected[0] or 0 in others:
+        wanted = f"({', '.join(map(str, expected))}{',' if len(expected) == 1 else ''})"
+        raise PluginError(f"{label} returned {name} of shape {_told(values.shape)}; return {wanted}")
+    if not values.is_floating_point():
+        raise PluginError(f"{label} returned {name} of dtype {_told(values.dtype)}; return floating point")
+    if not torch.isfinite(values).all():
+        raise PluginError(f"{label} returned {name} that are not finite; a smaller learning rate may help")
+    return values
+
+
+def _told(value: object) -> str:
+    return str(tuple(value)) if isinstance(value, torch.Size) else str(value).removeprefix("torch.")
