@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -104,7 +105,7 @@ class StudySettings:
         _check_number("threads", self.threads, 1, MOST_THREADS)
         if self.workers is not None:
             _check_number("workers", self.workers, 1)
-        if self.timeout is not None and not self.timeout > 0:
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise InputError(f"timeout is {self.timeout}; give a number of seconds above 0")
         self.schedule  # noqa: B018 — it checks rungs and factor
 

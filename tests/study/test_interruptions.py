@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import TINY, dsv, journal, tiny_select
 
@@ -106,6 +108,59 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(finished, tmp_path
     assert "run the same command again to resume" in output
     assert "Traceback" not in output + errors
     assert dsv(*tiny_select(task, tmp_path / "run", *LONGER)).returncode == 0
+
+
+MOMENTS = {
+    "imports": lambda run: not run.exists(),
+    "images": lambda run: (run / "study.json").exists(),
+    "training": lambda run: any((run / "progress").glob("*")),
+    "report": lambda run: (run / "selection.json").exists(),
+}
+
+
+def processes_of(session: int) -> list[psutil.Process]:
+    """The living processes of a session, which is what a command and its workers are."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished, tmp_path, moment, sent):
+    task, undisturbed, _ = finished
+    arguments = tiny_select(task, tmp_path / "run", *TWO_WORKERS)
+    running = start(*arguments)
+    wait_until(lambda: MOMENTS[moment](tmp_path / "run"), running)
+    time.sleep(0.3)  # past the start of Python itself, in which nothing of ours runs
+    os.killpg(running.pid, sent)
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode in {128 + sent} | ({0} if moment == "report" else set())
+    assert "Traceback" not in output + errors
+    assert "leaked" not in errors
+    if running.returncode:
+        assert re.fullmatch(r"dsv( select)?: interrupted; run the same command again\n", errors)
+    deadline = time.monotonic() + 10
+    while processes_of(running.pid):
+        assert time.monotonic() < deadline, "something is left running"
+        time.sleep(0.1)
+    if moment == "training":
+        assert "run the same command again to resume" in output
+        assert dsv(*arguments).returncode == 0
+        assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+
+
+def test_killing_the_workers_at_the_end_does_not_hold_the_command_up(finished, tmp_path):
+    task, _, _ = finished
+    running = start(*tiny_select(task, tmp_path / "run", *TWO_WORKERS))
+    wait_until(lambda: (tmp_path / "run/selection.json").exists(), running)
+    for worker in psutil.Process(running.pid).children():
+        worker.kill()
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (0, "")
 
 
 def test_a_second_process_on_a_run_fails_at_once(finished, tmp_path):

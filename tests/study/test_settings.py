@@ -36,6 +36,7 @@ FREE = {
     "executor": "serial",
     "executor_params": {"num_gpus": 1},
     "workers": 3,
+    "timeout": 60.0,
     "observers": "lines",
     "skip_bad": True,
     "confidence": False,

@@ -328,7 +328,7 @@ def test_failing_candidates_are_recorded_and_left_out(task, tmp_path, executor):
     recorder = Recorder()
     result = study.run(recorder)
     assert [entry.status for entry in result.candidates] == ["finished", "failed", "failed"]
-    assert "diverged" in result.candidates[1].reason
+    assert "returned values from nan to nan" in result.candidates[1].reason
     assert "no memory left" in result.candidates[2].reason
     assert result.choice.candidate.params == {"strength": "mild"}
     assert len(recorder.failures) == 2
@@ -339,7 +339,7 @@ def test_failing_candidates_are_recorded_and_left_out(task, tmp_path, executor):
 
 def test_all_failing_is_an_error_that_says_why(task, tmp_path):
     study = tiny(task, tmp_path / "run", augmentation="poison", grid={"strength": ["nan"]}, plugins=(PoisonPlugins(),))
-    with pytest.raises(TrainingError, match="every candidate failed; the first: .*diverged"):
+    with pytest.raises(TrainingError, match="every candidate failed; the first: .*values from nan to nan"):
         study.run()
 
 
