@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "main"]
 
-EXIT_FAILED = 1
+EXIT_FAILED, EXIT_WRONG_CALL = 1, 2
 
 
 def command() -> NoReturn:
@@ -53,10 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(error, KeyboardInterrupt) or received() is not None:
                 print(f"{program}: interrupted; run the same command again", file=sys.stderr)
                 return 128 + (received() or signal.SIGINT)
-            if not isinstance(error, DSVError):
-                raise
-            print(f"{program}: {one_line(str(error))}", file=sys.stderr)
-            return error.exit_code
+            if isinstance(error, DSVError):
+                print(f"{program}: {one_line(str(error))}", file=sys.stderr)
+                return error.exit_code
+            # What a command raises is told by `_run`, so this is of the parser, which does not catch all it should.
+            print(f"{program}: the call cannot be read ({describe_error(error)}); see 'dsv --help'", file=sys.stderr)
+            return EXIT_WRONG_CALL
 
 
 def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:

@@ -329,6 +329,15 @@ def test_a_wrong_call_ends_with_2_and_one_line(run, arguments, start, parts):
         assert part in line
 
 
+@pytest.mark.parametrize("content", ["grid: 3", "a: &a [*a]"])
+def test_a_configuration_that_upsets_the_parser_is_one_line(run, tmp_path, content):
+    (tmp_path / "bad.yaml").write_text(content)
+    code, out, err = run("select", str(tmp_path), "--config", str(tmp_path / "bad.yaml"))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("dsv")
+
+
 def raising(error: BaseException) -> Callable[[object], int]:
     def command(_: object) -> int:
         raise error

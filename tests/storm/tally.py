@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import signal
+import subprocess
+import sys
 import time
 import traceback
 from collections import Counter
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from dsv_plugins.cli import main
 
 HANG_SECONDS = 120
+DSV = [sys.executable, "-m", "dsv_plugins"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,17 @@ def call(*arguments: object) -> Ended:
         except BaseException:
             code, _ = 1, err.write(traceback.format_exc())
     return Ended(code, out.getvalue(), err.getvalue())
+
+
+def call_apart(*arguments: object, **environment: str) -> Ended:
+    """Run a command in a process of its own, which a fault may kill."""
+    command = [*DSV, *map(str, arguments)]
+    everything = {**os.environ, **environment}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=everything, timeout=HANG_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Ended(-1, "", "Traceback: it hangs")
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -21,14 +20,13 @@ from conftest import journal
 from ground import Ground, select_arguments
 from hostile import install
 from hostile import select_arguments as hostile_arguments
-from tally import HANG_SECONDS, Ended, Tally, call
+from tally import DSV, HANG_SECONDS, Ended, Tally, call, call_apart
 
 pytestmark = pytest.mark.storm
 
 KILLS, DAMAGES, DISKS = 50, 100, 10
 PYTHON_STARTS = 0.25
 """Seconds in which Python itself starts, and nothing of ours can handle a signal."""
-DSV = [sys.executable, "-m", "dsv_plugins"]
 
 
 SEED = int(os.environ.get("STORM_SEED", "0"))
@@ -50,10 +48,10 @@ def tallies(request):
     """Those of all storms; a table of them is printed at the end."""
     made: list[Tally] = []
     yield made
-    reporter = request.config.pluginmanager.getplugin("terminalreporter")
-    reporter.write_line(f"\nstorm of seed {SEED}")
-    for row in (Tally.HEADINGS, *(tally.row() for tally in made)):
-        reporter.write_line("".join(str(cell).rjust(width) for cell, width in zip(row, Tally.WIDTHS, strict=True)))
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\nstorm of seed {SEED}")
+        for row in (Tally.HEADINGS, *(tally.row() for tally in made)):
+            print("".join(str(cell).rjust(width) for cell, width in zip(row, Tally.WIDTHS, strict=True)))
 
 
 @pytest.fixture
@@ -182,10 +180,10 @@ def test_full_disks(ground, dice, tally, tmp_path):
         if mounted.returncode:
             pytest.skip("a small file system can be mounted by root only")
         try:
-            first = call(*select_arguments(ground.task, disk / "run"))
+            first = call_apart(*select_arguments(ground.task, disk / "run"))
             before = finished_in(disk / "run")
             subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
-            second = call(*select_arguments(ground.task, disk / "run"))
+            second = call_apart(*select_arguments(ground.task, disk / "run"))
             unclear = first.unclear() or second.unclear() or (second.code and "it does not resume")
             is_same = second.code != 0 or (disk / "run/selection.json").read_bytes() == ground.selection
             lost = lost_between(before, finished_in(disk / "run"))
@@ -231,12 +229,16 @@ def test_bad_plugins(ground, tally, tmp_path):
 
 
 def _with_plugin(folder: Path, ground, code: str, arguments) -> Ended:
-    """Run a selection with a plugin, in a process of its own: it may kill that."""
-    environment = {**os.environ, **install(folder, code)}
-    command = [*DSV, *map(str, hostile_arguments(ground.task, folder / "run", *arguments))]
-    started = time.monotonic()
+    """Run a selection with a plugin; in a process of its own if the plugin may kill that."""
+    environment = install(folder, code)
+    command = hostile_arguments(ground.task, folder / "run", *arguments)
+    if "processes" in arguments:
+        return call_apart(*command, **environment)
+    before = [*sys.path]
+    sys.path.insert(0, str(folder))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Ended(-1, "", f"Traceback: it hangs, after {time.monotonic() - started:.0f} s")
-    return Ended(done.returncode, done.stdout, done.stderr)
+        return call(*command)
+    finally:
+        sys.path[:] = before
+        for name in ("honest_plugin", "hostile_plugin"):
+            sys.modules.pop(name, None)
