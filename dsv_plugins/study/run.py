@@ -14,7 +14,7 @@ from dsv_plugins.errors import PluginError, TrainingError, shown
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import ObserverPlugin, SearchPlugin
+from dsv_plugins.hooks.records import ObserverPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.hooks.search import SearchProblem
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
