@@ -12,7 +12,7 @@ ADAPTERS_READY := $(VENV)/.ready-adapters
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
 	@echo "make test     checks, documentation and tests"
-	@echo "make test-storm SEED=0: random kills, damages, full disks, bad inputs and bad plugins; about a quarter of an hour"
+	@echo "make test-storm SEED=0: random kills, damages, full disks, bad inputs and bad plugins; about ten minutes"
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
@@ -66,7 +66,7 @@ test-slow: $(ADAPTERS_READY)
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
 test-storm: $(READY)
-	OMP_NUM_THREADS=1 STORM_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -m storm --timeout 3000 tests/storm
+	OMP_NUM_THREADS=1 STORM_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 -m storm --timeout 3000 tests/storm
 
 bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py

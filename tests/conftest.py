@@ -152,3 +152,11 @@ def finished_detector():
 
     torch.set_num_threads(1)
     return trained()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests summed up with `record_property("summary", ...)`, also in other processes."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    properties = [dict(getattr(report, "user_properties", ())) for report in reports]
+    for summary in dict.fromkeys(found["summary"] for found in properties if "summary" in found):
+        terminalreporter.line(summary)

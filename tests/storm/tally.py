@@ -94,8 +94,6 @@ class Tally:
     """The counts of one storm, and a line for each fault that did harm."""
 
     KINDS = ("survived", "lost", "wrong", "unclear")
-    HEADINGS = ("", "tried", *KINDS)
-    WIDTHS = (14, 8, 10, 6, 7, 9)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,6 +109,7 @@ class Tally:
                 return
         self.counts["survived"] += 1
 
-    def row(self) -> tuple[object, ...]:
-        """The counts, below the headings."""
-        return (self.name, sum(self.counts.values()), *(self.counts[kind] for kind in self.KINDS))
+    def summary(self) -> str:
+        """The counts in one line."""
+        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in self.KINDS)
+        return f"{self.name}: {sum(self.counts.values())} tried, {counts}"
