@@ -67,7 +67,7 @@ def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) ->
     try:
         with own_output():
             return run(arguments)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         if received() is not None:
             raise KeyboardInterrupt from error
         if arguments.debug:
@@ -75,9 +75,10 @@ def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) ->
         if isinstance(error, DSVError):
             raise
         if isinstance(error, SystemExit):
-            print(
-                f"{program}: a plugin called sys.exit({shown(error.code)}); add --debug to see where", file=sys.stderr
-            )
+            told = f"a plugin called sys.exit({shown(error.code)})"
+        elif isinstance(error, KeyboardInterrupt):  # of nobody who pressed Ctrl-C
+            told = "a plugin raised KeyboardInterrupt"
         else:
-            print(f"{program}: unexpected {describe_error(error)}; add --debug to see where", file=sys.stderr)
+            told = f"unexpected {describe_error(error)}"
+        print(f"{program}: {told}; add --debug to see where", file=sys.stderr)
         return EXIT_FAILED

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -357,6 +358,7 @@ def raising(error: BaseException) -> Callable[[object], int]:
         ),
         # Not our output's reader: an executor's pipe, say. That must not pass for a success.
         (SystemExit(3), 1, "dsv plugins: a plugin called sys.exit(3); add --debug to see where"),
+        (KeyboardInterrupt(), 1, "dsv plugins: a plugin raised KeyboardInterrupt; add --debug to see where"),
         (BrokenPipeError("worker"), 1, "dsv plugins: unexpected BrokenPipeError: worker; add --debug to see where"),
     ],
     ids=lambda value: type(value).__name__,
@@ -371,7 +373,7 @@ def test_an_error_is_one_line_and_a_traceback_only_on_demand(run, monkeypatch, e
 
 
 def test_an_interrupt_ends_with_130_and_no_traceback(run, monkeypatch):
-    monkeypatch.setattr(plugins, "run", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(plugins, "run", lambda arguments: signal.raise_signal(signal.SIGINT))
     assert run("plugins") == (130, "", "dsv plugins: interrupted; run the same command again\n")
 
 
