@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.bench.aucs import auc_of
-from dsv_plugins.bench.methods import AVERAGE, RANDOM, Method, losses_of
+from dsv_plugins.bench.methods import AVERAGE, DEFAULT, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.search import choose
+from dsv_plugins.hooks.search import choose, rank
 from dsv_plugins.study.serialise import finite_or_none
 from dsv_plugins.types import Evaluation
 
-__all__ = ["POOLED", "Cell", "MeasuredCandidate", "measure"]
+__all__ = ["BEST_THREE", "ENSEMBLE", "POOLED", "Cell", "MeasuredCandidate", "measure"]
 
 POOLED = "all together"
 """The pool of the candidates of all augmentations; no plugin's name contains a space."""
+ENSEMBLE, BEST_THREE = "Ensemble", f"Ensemble of {DEFAULT}'s best 3"
+"""The mean of the ranks of all candidates, and of the best three by the default selector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Cell:
         candidates: The pool, in grid order.
         losses: The loss of each candidate by each method; NaN for an unusable one.
         random: AUC of the training whose hyperparameters were redrawn for every image; None if there is none.
+        ensembles: AUC of several candidates as one.
+        seconds: How long the study took; None if it was interrupted.
         notes: Remarks on the measurement, a line each.
     """
 
@@ -54,6 +60,8 @@ class Cell:
     candidates: Sequence[MeasuredCandidate]
     losses: Mapping[str, Sequence[float]]
     random: float | None = None
+    ensembles: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
     notes: Sequence[str] = ()
 
     @property
@@ -63,9 +71,9 @@ class Cell:
 
     @property
     def aucs(self) -> dict[str, float]:
-        """The AUC of each method: the mean of the pool, the random training, each selector's choice."""
+        """The AUC of each method: the mean of the pool, the random training, ensembles, each selector's choice."""
         random = {} if self.random is None else {RANDOM: self.random}
-        return {AVERAGE: float(np.mean(self.pool)), **random, **self._chosen(self.pool)}
+        return {AVERAGE: float(np.mean(self.pool)), **random, **self.ensembles, **self._chosen(self.pool)}
 
     @property
     def pixel_aucs(self) -> dict[str, float]:
@@ -102,6 +110,7 @@ class Cell:
             "seed": self.seed,
             "auc": {**self.aucs, "best": self.best, "worst": self.worst},
             "pixel_auc": self.pixel_aucs,
+            "seconds": self.seconds,
             "choices": {label: choose(losses) for label, losses in self.losses.items()},
             "losses": {label: [finite_or_none(loss) for loss in losses] for label, losses in self.losses.items()},
             "candidates": candidates,
@@ -117,6 +126,7 @@ def measure(
     methods: Sequence[Method],
     registry: Registry,
     random: float | None = None,
+    seconds: float | None = None,
     pixel_aucs: Mapping[str, float] = {},
     notes: Sequence[str] = (),
 ) -> Cell:
@@ -131,6 +141,7 @@ def measure(
         methods: The methods to compare.
         registry: Where the selectors are found.
         random: AUC of the random training.
+        seconds: How long the study took.
         pixel_aucs: The pixel AUROC of each candidate that has one, by its id.
         notes: Remarks made so far.
 
@@ -156,5 +167,17 @@ def measure(
         ],
         losses=losses,
         random=random,
+        ensembles=_ensembles(usable, labels, losses),
+        seconds=seconds,
         notes=[*notes, *(f"{candidate} has scores that are not finite" for candidate in rejected), *problems],
     )
+
+
+def _ensembles(
+    evaluations: Sequence[Evaluation], labels: Sequence[bool], losses: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    ranks = np.array([rankdata(evaluation.scores.test) for evaluation in evaluations])
+    members = {ENSEMBLE: list(range(len(ranks)))}
+    if DEFAULT in losses:
+        members[BEST_THREE] = rank(losses[DEFAULT])[:3]
+    return {name: float(roc_auc_score(labels, ranks[chosen].mean(axis=0))) for name, chosen in members.items()}

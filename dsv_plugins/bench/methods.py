@@ -10,11 +10,13 @@ from dsv_plugins.errors import PluginError
 from dsv_plugins.hooks.records import SelectorPlugin
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.study.judging import judge
+from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import Evaluation
 
 __all__ = [
     "ABLATION",
     "AVERAGE",
+    "DEFAULT",
     "MAIN",
     "RANDOM",
     "SIDELINES",
@@ -28,6 +30,8 @@ AVERAGE, RANDOM = "Average", "Random"
 """Baselines are capitalised, and plugin names never are, so that they cannot clash."""
 
 MAIN = "dsv"
+DEFAULT = str(StudySettings.selector)
+"""What decides in a study if nobody asks for another."""
 REFERENCE = "dsv (reference)"
 ABLATION = ("discordance", "separability", MAIN, REFERENCE)
 SIDELINES = tuple(label for label in ABLATION if label != MAIN)

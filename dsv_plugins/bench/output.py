@@ -14,6 +14,7 @@ from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_tab
 from dsv_plugins.bench.frames import auc_frame
 from dsv_plugins.bench.pixels import pixels_table
 from dsv_plugins.bench.protocol import BenchResult
+from dsv_plugins.bench.rivals import Rival, rivals_table
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from dsv_plugins.bench.variations import VariedAUCs, variations_table
 from dsv_plugins.store.folder import write_json, write_text
@@ -25,10 +26,11 @@ FILES = TABLES, SHEET, OBJECT, FIGURES = "tables.md", "tables.csv", "bench.json"
 PACKAGES = ("dsv-plugins", "torch", "torchvision", "lightning", "scipy", "scikit-learn", "pandas")
 
 
-def tabulate(cells: Sequence[Cell], varied: Sequence[VariedAUCs] = ()) -> list[Table]:
+def tabulate(cells: Sequence[Cell], varied: Sequence[VariedAUCs] = (), rivals: Sequence[Rival] = ()) -> list[Table]:
     """All tables, the summaries first."""
     aucs = auc_frame(cells)
-    summaries = [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
+    summaries = [rivals_table(cells, rivals)] if rivals else []
+    summaries += [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
     summaries += [pixels_table(cells)] if any(cell.pixel_aucs for cell in cells) else []
     summaries += [variations_table(varied)] if varied else []
     return [*summaries, tasks_table(aucs), ablation_table(aucs), correlations_table(cells), theory_table(cells)]
@@ -48,6 +50,7 @@ def describe(result: BenchResult, tables: Sequence[Table], settings: Mapping[str
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "tables": as_json(tables),
         "cells": [cell.as_json() for cell in result.cells],
+        "rivals": [each.as_json() for each in result.rivals],
         "variations": [each.as_json() for each in result.varied],
         "failures": dict(result.failures),
     }

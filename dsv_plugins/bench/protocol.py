@@ -14,11 +14,14 @@ from dsv_plugins.bench.methods import MAIN, installed_methods, usable_selectors
 from dsv_plugins.bench.pixels import measure_pixels
 from dsv_plugins.bench.random_run import random_study
 from dsv_plugins.bench.reuse import reuse_work
+from dsv_plugins.bench.rivals import Rival, rival_study
 from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
 from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.journal import Journal
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study
@@ -41,11 +44,13 @@ class BenchResult:
         cells: For each task and seed, a cell for each augmentation and one for all of them together.
         failures: Why a part has no cell, by the name of the part.
         varied: The AUCs of the choices on changed test sets, if any were asked for.
+        rivals: The AUC of each rival on each task, if any were asked for.
     """
 
     cells: Sequence[Cell]
     failures: Mapping[str, str]
     varied: Sequence[VariedAUCs] = ()
+    rivals: Sequence[Rival] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Bench:
         seeds: Everything is trained once with each of them.
         settings: Further settings of every study, such as `grid` and `detector_params`.
         variations: Changed test sets on which the trained candidates are judged again.
+        rivals: Names of detectors that learn without augmentations, to compare with on each task.
     """
 
     tasks: Sequence[Task]
@@ -67,6 +73,7 @@ class Bench:
     seeds: Sequence[int] = (0,)
     settings: Mapping[str, Any] = field(default_factory=dict)
     variations: Variations = field(default_factory=Variations)
+    rivals: Sequence[str] = ()
 
     def run(self, conduct: Conduct, report: Report) -> BenchResult:
         """Train what is not trained yet, and measure everything.
@@ -85,7 +92,8 @@ class Bench:
         for task in self.tasks:
             for seed in self.seeds:
                 work.measure_task(task, seed)
-        return BenchResult(work.cells, work.failures, work.varied)
+            work.measure_rivals(task)
+        return BenchResult(work.cells, work.failures, work.varied, work.rivals)
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
         """The study of one cell, with all selectors, so that its run folder shows what each of them chose.
@@ -146,6 +154,7 @@ class _Work:
         self.cells: list[Cell] = []
         self.failures: dict[str, str] = {}
         self.varied: list[VariedAUCs] = []
+        self.rivals: list[Rival] = []
         self.time_left = TimeLeft(dict(self._planned()))
 
     def measure_task(self, task: Task, seed: int) -> None:
@@ -165,6 +174,22 @@ class _Work:
                     evaluations = [evaluation for pool in pools for evaluation in pool.evaluations]
                     pixel_aucs = {name: auc for pool in pools for name, auc in pool.pixel_aucs.items()}
                     self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixel_aucs))
+
+    def measure_rivals(self, task: Task) -> None:
+        """Add the rivals on one task, with the first seed: they have nothing to choose."""
+        for name in self.bench.rivals:
+            part = f"{task.name}, {name}"
+            self.report("; ".join(filter(None, (part, str(self.time_left)))))
+            with self._reported(part):
+                study = self._rival(task, name)
+                reuse_work(study)
+                result = self.conduct(study)
+                auc = auc_of(result.evaluation(result.choice.candidate), labels_of(result.run))
+                self.rivals.append(Rival(task.name, name, auc, Journal(RunFolder(result.run).journal).elapsed()))
+
+    def _rival(self, task: Task, name: str) -> Study:
+        study = self.bench.study(task, self.bench.augmentations[0], self.bench.seeds[0], self.registry)
+        return rival_study(study, name, self.registry)
 
     def _measure(self, task: Task, augmentation: str, seed: int) -> _Pool:
         """Train and measure one cell, and return its pool."""
@@ -186,7 +211,8 @@ class _Work:
             raise
         except DSVError as error:  # the other methods can still be compared
             notes.append(f"no Random run: {error}")
-        cell = self._add((task.name, augmentation, seed), pool, random=random, notes=notes)
+        seconds = Journal(RunFolder(result.run).journal).elapsed()
+        cell = self._add((task.name, augmentation, seed), pool, random=random, seconds=seconds, notes=notes)
         with self._reported(f"{task.name}, {augmentation}, seed {seed}, variations"), threads(study.threads):
             self.varied += vary(
                 cell,
@@ -212,6 +238,7 @@ class _Work:
         pool: _Pool,
         *,
         random: float | None = None,
+        seconds: float | None = None,
         notes: Sequence[str] = (),
     ) -> Cell:
         cell = measure(
@@ -221,6 +248,7 @@ class _Work:
             methods=self.methods,
             registry=self.registry,
             random=random,
+            seconds=seconds,
             pixel_aucs=pool.pixel_aucs,
             notes=notes,
         )
@@ -234,6 +262,8 @@ class _Work:
             DSVError: A setting is wrong.
         """
         for task in self.bench.tasks:
+            for name in self.bench.rivals:
+                yield self._rival(task, name).folder(), 1
             for augmentation in self.bench.augmentations:
                 for seed in self.bench.seeds:
                     study = self.bench.study(task, augmentation, seed, self.registry)

@@ -16,7 +16,7 @@ from dsv_plugins.errors import InputError, TrainingError
 __all__ = ["add_arguments", "run"]
 
 EXIT_PARTLY_FAILED = 1
-ON_TERMINAL = ("auc", "rank", "choices", "wilcoxon", "pixels", "variations")
+ON_TERMINAL = ("rivals", "auc", "rank", "choices", "wilcoxon", "pixels", "variations")
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
     {"augmentation", "selector", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
@@ -41,6 +41,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--thin", type=_shares, default=[], help="judge again with anomalies reduced to these shares, as 0.3,0.1,0.05"
     )
     parser.add_argument("--brighten", type=float, help="judge again with brighter normal test images, as 1.05")
+    parser.add_argument(
+        "--rivals",
+        default="",
+        help="detectors without augmentations to compare with, as frozen-timm,anomalib-patchcore",
+    )
     parser.add_argument("--out", default="dsv-bench", help="the folder of all results; the same command resumes it")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
 
@@ -65,6 +70,7 @@ def run(arguments: Namespace) -> int:
         seeds=arguments.seeds,
         settings=settings,
         variations=Variations(arguments.thin, arguments.brighten),
+        rivals=_listed(arguments.rivals),
     )
     result = bench.run(
         conduct=lambda study: conduct(study, as_json=arguments.json, command=arguments.command_line),
@@ -72,13 +78,14 @@ def run(arguments: Namespace) -> int:
     )
     if not result.cells:
         raise TrainingError(f"every part failed; the first: {next(iter(result.failures.values()))}")
-    tables = tabulate(result.cells, result.varied)
+    tables = tabulate(result.cells, result.varied, result.rivals)
     given = {
         "tasks": [task.name for task in bench.tasks],
         "augmentations": list(bench.augmentations),
         "seeds": list(bench.seeds),
         "thin": arguments.thin,
         "brighten": arguments.brighten,
+        "rivals": list(bench.rivals),
         **settings,
     }
     description = describe(result, tables, given)

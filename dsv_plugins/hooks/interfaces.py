@@ -86,6 +86,8 @@ class DetectorEncoder(ABC):
         updates: The whole training budget. A search can spend a part of it only if it is known.
         shared_updates: How many updates `fit_shared_start` makes; 0 if the detector has no shared start.
         has_frozen_part: Whether `frozen_features` says what a part that is never trained makes of images.
+        learns_from_augmentation: Whether training looks at pseudo-anomalies. If not, there is nothing to select, and a
+            study has one candidate.
 
     A complete plugin:
 
@@ -161,6 +163,7 @@ class DetectorEncoder(ABC):
     updates: int | None = None
     shared_updates: int = 0
     has_frozen_part: bool = False
+    learns_from_augmentation: bool = True
 
     @property
     def training_accuracy(self) -> float | None:

@@ -16,9 +16,9 @@ from typing import Any
 from dsv_plugins.errors import StoreError
 from dsv_plugins.store.folder import writing
 
-__all__ = ["Journal"]
+__all__ = ["RESUMED", "SELECTED", "STARTED", "Journal"]
 
-FINISHED = "finished"
+STARTED, RESUMED, FINISHED, SELECTED = "started", "resumed", "finished", "selected"
 
 
 class Journal:
@@ -50,6 +50,19 @@ class Journal:
     def seconds(self) -> dict[str, float]:
         """How long the training of each finished candidate took, by its id."""
         return {event["candidate"]: event["seconds"] for event in self.events() if event["event"] == FINISHED}
+
+    def elapsed(self) -> float | None:
+        """The seconds from the start of the study to its selection; None if it was interrupted."""
+        began = None
+        for event in self.events():
+            time = event.get("time")
+            if event["event"] == RESUMED or not isinstance(time, float):
+                return None
+            if event["event"] == STARTED:
+                began = time
+            elif event["event"] == SELECTED:
+                return None if began is None else time - began
+        return None
 
     def _lines(self) -> list[bytes]:
         try:

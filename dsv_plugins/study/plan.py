@@ -38,6 +38,7 @@ class Plan:
         budget: The detector's whole budget of updates; None if it is not known.
         shared_updates: The updates that all candidates share.
         has_frozen_part: Whether the detector has a part whose features are computed once for all candidates.
+        learns_from_augmentation: Whether candidates differ at all.
     """
 
     settings: StudySettings
@@ -48,10 +49,16 @@ class Plan:
     budget: int | None
     shared_updates: int
     has_frozen_part: bool
+    learns_from_augmentation: bool
 
     def spaces(self) -> dict[str, Space]:
-        """The search space of each augmentation."""
-        return search_spaces(self.settings, self.registry)
+        """The search space of each augmentation; a single point if the detector looks at none."""
+        spaces = search_spaces(self.settings, self.registry)
+        if self.learns_from_augmentation:
+            return spaces
+        name, space = next(iter(spaces.items()))
+        point = next(iter(grid(space)))
+        return {name: {parameter: [value] for parameter, value in point.items()}}
 
     def candidate(
         self, augmentation: str, params: Mapping[str, object], context: Mapping[str, str] | None = None
@@ -134,6 +141,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         budget=detector.updates,
         shared_updates=detector.shared_updates,
         has_frozen_part=detector.has_frozen_part,
+        learns_from_augmentation=detector.learns_from_augmentation,
     )
     plan.candidates(range_points=2)  # the ends of a range stand for what is between them
     return plan

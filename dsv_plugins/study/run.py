@@ -18,6 +18,7 @@ from dsv_plugins.hooks.records import ObserverPlugin, SearchPlugin, SelectorPlug
 from dsv_plugins.hooks.search import SearchProblem
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.store.remote_copy import RemoteCopy
 from dsv_plugins.study.judging import judge_pool, losses_by
 from dsv_plugins.study.log import RunLog
@@ -53,7 +54,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         was_there = claim(folder, settings.identity())
         if unreadable := log.journal.unreadable_lines():
             log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
-        log.record("resumed" if was_there else "started", pid=os.getpid(), command=command)
+        log.record(RESUMED if was_there else STARTED, pid=os.getpid(), command=command)
         dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
         for file in bad:
             log.note(f"left out: {file}")
@@ -147,4 +148,4 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, chosen: Evaluation, sch
         warnings=list(result.warnings),
     )
     save_model(folder, record, trained.detector, None if held_out is None else held_out.numpy())
-    log.record("selected", candidate=candidate.id, selector=selector)
+    log.record(SELECTED, candidate=candidate.id, selector=selector)

@@ -14,7 +14,7 @@ PAPER = {"selector": "dsv", "holdout": 0.0, "grid": {"patch_size": PAPER_PATCH_S
 
 @hookimpl
 def detector_encoder() -> list[DetectorEncoderPlugin]:
-    """The pretrained detector, and the one of the paper."""
+    """The pretrained detector, the same untrained, and the one of the paper."""
     return [
         DetectorEncoderPlugin(
             name="cutpaste-timm",
@@ -22,6 +22,13 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             summary="A pretrained network fine-tuned to tell normal from augmented images, with heatmaps",
             check_params={"image_size": 64, "updates": 10, "batch_size": 8},
             presets={name: {} for name in timm_settings.PRESETS},
+            preflight=timm_settings.check_timm,
+        ),
+        DetectorEncoderPlugin(
+            name="frozen-timm",
+            factory=timm_settings.frozen_timm,
+            summary="The same network without training, as a rival: there is nothing to select",
+            check_params={"image_size": 64},
             preflight=timm_settings.check_timm,
         ),
         DetectorEncoderPlugin(

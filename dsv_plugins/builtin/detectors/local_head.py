@@ -46,6 +46,11 @@ class LocalHead(nn.Module):
                 nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
                 nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
+    def silence(self) -> None:
+        """Let every place have the logit 0, so that the heatmap is that of the frozen features alone."""
+        for weights in self.layers[-1].parameters():
+            nn.init.zeros_(weights)
+
     @torch.inference_mode()
     def standardise_by(self, train: FrozenFeatures) -> None:
         """Take mean and deviation of the features from the places of normal images."""

@@ -10,8 +10,9 @@ from dsv_plugins.builtin.detectors.weights import DEFAULT_BACKBONE, check_weight
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.cutpaste_timm import CutPasteTimm
+    from dsv_plugins.builtin.detectors.frozen_timm import FrozenTimm
 
-__all__ = ["PRESETS", "TimmSettings", "check_timm", "cutpaste_timm"]
+__all__ = ["PRESETS", "TimmSettings", "check_timm", "cutpaste_timm", "frozen_timm"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,20 @@ def cutpaste_timm(
     from dsv_plugins.builtin.detectors.cutpaste_timm import CutPasteTimm
 
     return CutPasteTimm(replace(PRESETS[preset], **given))
+
+
+def frozen_timm(
+    *,
+    backbone: str = TimmSettings.backbone,
+    weights: str | None = None,
+    image_size: int = TimmSettings.image_size,
+    trained_stages: int = TimmSettings.trained_stages,
+    density: str = TimmSettings.density,
+) -> FrozenTimm:
+    """Make the same detector without its training; see `TimmSettings` for what the settings mean."""
+    from dsv_plugins.builtin.detectors.frozen_timm import FrozenTimm
+
+    return FrozenTimm(TimmSettings(backbone, weights, image_size, trained_stages, updates=1, density=density))
 
 
 def check_timm(backbone: str = DEFAULT_BACKBONE, weights: str | None = None, **others: object) -> None:

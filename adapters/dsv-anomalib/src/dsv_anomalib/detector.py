@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -72,8 +73,9 @@ class AnomalibDetector(DetectorEncoder):
             raise ValueError(f"pooling is {pooling!r}; give one of {', '.join(get_args(Pooling))}")
         _check_model_params(entry, model_params)
         self.entry = entry
+        self.learns_from_augmentation = not entry.remembers
         self.image_size = image_size
-        self.updates = updates
+        self.updates = 1 if entry.remembers else updates
         self.batch_size = batch_size
         self.pooling = pooling
         self.model_params = dict(model_params)
@@ -115,12 +117,17 @@ class AnomalibDetector(DetectorEncoder):
                 images,
                 prepare=self._sized,
                 batch_size=self.batch_size,
-                updates=min(self.updates, updates or self.updates),
+                updates=self._planned(len(images), updates),
                 seed=seed,
                 progress=progress,
                 engine_args=self.engine_args,
             )
         self._module = module.to(device).eval()
+
+    def _planned(self, images: int, updates: int | None) -> int:
+        if self.entry.remembers:
+            return math.ceil(images / self.batch_size)  # all images once, whatever the budget
+        return min(self.updates, updates or self.updates)
 
     def encode(self, images: Tensor) -> Tensor:
         """Embed images, of any size, by the part that training shaped, on the CPU."""
@@ -207,6 +214,8 @@ class AnomalibDetector(DetectorEncoder):
         Raises:
             InputError: The model makes them in another way.
         """
+        if self.entry.remembers:
+            return
         image, features = self.entry.image, self.entry.features
         if isinstance(augmentation, FeatureSynthesis):
             settings = features.settings if features is not None else {}

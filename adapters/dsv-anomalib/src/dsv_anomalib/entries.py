@@ -93,6 +93,8 @@ class Entry:
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.
         experimental: Whether it is unproven that DSV is right about it.
+        remembers: Whether it stores features of normal images in one pass, and makes no pseudo-anomalies. Then there is
+            nothing to select; it is a rival of the others.
         own_augmentation: Name of the augmentation plugin that is its own synthesis, which is selected by default; if
             None, that of its features, or "cutpaste" if it works on images.
     """
@@ -110,10 +112,11 @@ class Entry:
     weights_off: Mapping[str, object] = field(default_factory=dict)
     check_params: Mapping[str, object] = field(default_factory=dict)
     experimental: bool = True
+    remembers: bool = False
     own_augmentation: str | None = None
 
     def __post_init__(self) -> None:
-        if self.image is None and self.features is None:
+        if self.image is None and self.features is None and not self.remembers:
             raise ValueError(f"the entry {self.name} makes no pseudo-anomalies; give it `image` or `features`")
 
     @property

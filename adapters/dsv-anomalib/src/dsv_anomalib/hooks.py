@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dsv_anomalib.entries import PREFIX
-from dsv_anomalib.table import ENTRIES, FEATURE_NOISE, LATENT_STRENGTH
+from dsv_anomalib.table import ENTRIES, FEATURE_NOISE, LATENT_STRENGTH, RIVALS
 from dsv_plugins import Augmentation, AugmentationPlugin, DetectorEncoderPlugin, hookimpl
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def detector_encoder() -> list[DetectorEncoderPlugin]:
-    """The models of anomalib that learn from pseudo-anomalies."""
-    return [entry.record() for entry in ENTRIES]
+    """The models of anomalib that learn from pseudo-anomalies, and rivals that learn without."""
+    return [entry.record() for entry in (*ENTRIES, *RIVALS)]
 
 
 @hookimpl

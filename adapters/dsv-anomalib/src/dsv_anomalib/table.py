@@ -13,12 +13,12 @@ from dsv_anomalib.entries import PREFIX, Entry, FeatureSpace, ImageSpace
 from dsv_plugins import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from anomalib.models.components import AnomalibModule
     from torch import Tensor
 
-__all__ = ["ENTRIES", "find"]
+__all__ = ["ENTRIES", "RIVALS", "find"]
 
 FEATURE_NOISE = f"{PREFIX}feature-noise"
 LATENT_STRENGTH = f"{PREFIX}latent-strength"
@@ -290,6 +290,64 @@ ENTRIES: tuple[Entry, ...] = (
         "dsr_pretrained_weights, into the folder dsr below anomalib's folder of pre-trained weights",
     ),
 )
+
+_BACKBONE = "dsv_efficientnet_lite0"
+
+
+def _with_our_backbone(model: str, settings: Mapping[str, object]) -> Callable[..., AnomalibModule]:
+    """Makes a model on the backbone of `cutpaste-timm`, unless another is given."""
+
+    def build(*, pre_processor: Any, backbone: str = _BACKBONE, **arguments: Any) -> AnomalibModule:
+        import anomalib.models
+        from torchvision.transforms.v2 import Compose, Normalize, Resize
+
+        if backbone == _BACKBONE:
+            import dsv_plugins.backbones  # noqa: F401 — registers it
+
+            resize = next(step for step in pre_processor.transform.transforms if isinstance(step, Resize))
+            # Its weights expect values from -1 to 1.
+            pre_processor.transform = Compose([resize, Normalize([0.5] * 3, [0.5] * 3)])
+            arguments = {**settings, **arguments}
+        made: AnomalibModule = getattr(anomalib.models, model)(
+            backbone=backbone, pre_processor=pre_processor, **arguments
+        )
+        return made
+
+    return build
+
+
+def _remembered(module: Any, images: Tensor) -> list[Tensor]:
+    features = module.model.feature_extractor(images)
+    return [features[layer] for layer in module.model.layers]
+
+
+RIVALS: tuple[Entry, ...] = (
+    Entry(
+        name="patchcore",
+        model="anomalib.models.image.patchcore.Patchcore",
+        tap=_remembered,
+        summary="Patchcore with 1 % of the patches, as a rival: there is nothing to select",
+        image_size=192,
+        build=_with_our_backbone("Patchcore", {"layers": ["blocks.2", "blocks.4"], "coreset_sampling_ratio": 0.01}),
+        weights_off={"pre_trained": False},
+        check_params={"image_size": 64, "batch_size": 4},
+        experimental=False,
+        remembers=True,
+    ),
+    Entry(
+        name="padim",
+        model="anomalib.models.image.padim.Padim",
+        tap=_remembered,
+        summary="Padim, as a rival: there is nothing to select",
+        image_size=192,
+        build=_with_our_backbone("Padim", {"layers": ["blocks.1", "blocks.2", "blocks.4"], "n_features": 100}),
+        weights_off={"pre_trained": False},
+        check_params={"image_size": 64, "batch_size": 4},
+        experimental=False,
+        remembers=True,
+    ),
+)
+"""Models that learn from normal images alone, to compare with; on the backbone of `cutpaste-timm`."""
 
 _MEMORY = "it compares with stored features of normal images and makes no pseudo-anomalies"
 _FLOW = "it models the density of normal features and makes no pseudo-anomalies"

@@ -1,0 +1,111 @@
+"""What a user could take instead: detectors that learn without augmentations, measured on the same images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, Cell
+from dsv_plugins.bench.frames import BEST, auc_frame, by_augmentation, cell_frame, strict_means
+from dsv_plugins.bench.methods import AVERAGE, DEFAULT
+from dsv_plugins.bench.statistics import DECIMALS, signed_rank_p
+from dsv_plugins.bench.table import Table
+from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.study.plan import plan_study
+from dsv_plugins.study.study import Study
+
+__all__ = ["Rival", "rival_study", "rivals_table"]
+
+CHOICE = f"choice of {DEFAULT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A rival on one task.
+
+    Attributes:
+        task: Name of the task.
+        detector: Name of the detector plugin.
+        auc: Its AUC.
+        seconds: How long its study took; None if that was interrupted.
+    """
+
+    task: str
+    detector: str
+    auc: float
+    seconds: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The rival as one JSON object."""
+        return {"task": self.task, "detector": self.detector, "auc": self.auc, "seconds": self.seconds}
+
+
+def rival_study(study: Study, detector: str, registry: Registry) -> Study:
+    """A study of a rival on the images of another study, at the same size.
+
+    Raises:
+        DSVError: There is no such detector, or it learns from augmentations: then it is no rival, but has candidates.
+    """
+    image_size = plan_study(study, registry).image_size
+    rival = replace(
+        study,
+        detector=detector,
+        detector_params={"image_size": image_size},
+        selector=DEFAULT,
+        out=study.folder().with_name(f"{detector}-{study.seed}"),
+    )
+    if plan_study(rival, registry).learns_from_augmentation:
+        raise InputError(f"{detector} learns from augmentations; compare it in a benchmark of its own, with --detector")
+    return rival
+
+
+def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival]) -> Table:
+    """What a study delivers beside what its candidates could deliver and what the rivals do, over the same tasks."""
+    aucs = auc_frame(cells)
+    ours = aucs[[name for name in (DEFAULT, BEST, AVERAGE, BEST_THREE, ENSEMBLE) if name in aucs]]
+    tasks = strict_means(ours.rename(columns={DEFAULT: CHOICE}), "augmentation", "task")
+    seconds = strict_means(
+        cell_frame(cells, lambda cell: {CHOICE: math.nan if cell.seconds is None else cell.seconds}),
+        "augmentation",
+        "task",
+    )
+    theirs, their_seconds = (
+        pd.DataFrame([{"task": each.task, each.detector: getattr(each, value)} for each in rivals])
+        .groupby("task")
+        .first()
+        for value in ("auc", "seconds")
+    )
+    rows = {
+        augmentation: _compared(group.droplevel(0).join(theirs), seconds.loc[augmentation].join(their_seconds))
+        for augmentation, group in by_augmentation(tasks)
+    }
+    return Table(
+        "rivals",
+        "What a user gets",
+        pd.concat(rows, names=["augmentation", "method"]),
+        note=f"Mean over the tasks that have all of them. Better and worse count the tasks in which the {CHOICE} has a "
+        "higher or a lower AUC, and p is that of the two-sided Wilcoxon signed-rank test between the two. Seconds are "
+        "those of a whole study, on average; those of a study that was interrupted are not known.",
+        forms={"p": ".2g", "seconds": ".0f"},
+    )
+
+
+def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame) -> pd.DataFrame:
+    """A row for each column of AUCs."""
+    aucs = aucs.dropna()
+    gains = aucs.rsub(aucs[CHOICE], axis=0).round(DECIMALS)
+    return pd.DataFrame(
+        {
+            "AUC": aucs.mean(),
+            "better": (gains > 0).sum(),
+            "worse": (gains < 0).sum(),
+            "p": pd.Series({name: signed_rank_p(aucs[CHOICE], aucs[name]) for name in aucs.columns.drop(CHOICE)}),
+            "seconds": seconds.reindex(index=aucs.index, columns=aucs.columns).astype(float).mean(),
+        },
+        index=aucs.columns,
+    )
