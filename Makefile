@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow test-storm check format docs figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-settings bench-false-alarms bench-pu-auc bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-quick bench-settings bench-false-alarms bench-pu-auc bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -17,7 +17,7 @@ help:
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
 	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-detectors, bench-pu-auc, bench-ray: measurements"
-	@echo "make bench-settings, bench-false-alarms TASKS=\"FOLDER ...\": measurements on labelled tasks"
+	@echo "make bench-quick, bench-settings, bench-false-alarms TASKS=\"FOLDER ...\": measurements on labelled tasks"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -70,6 +70,10 @@ test-storm: $(READY)
 
 bench-losses bench-augmentations bench-training bench-study bench-detectors bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
+
+# What a user gets, against what a user would take instead.
+bench-quick: $(ADAPTERS_READY)
+	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --rivals frozen-timm,anomalib-patchcore --out $(or $(OUT),bench-quick)
 
 bench-settings bench-false-alarms: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py $(TASKS)

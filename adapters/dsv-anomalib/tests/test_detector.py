@@ -7,12 +7,18 @@ import urllib.error
 import pytest
 import timm
 import torch
+from anomalib.data import Folder
+from anomalib.engine import Engine
+from anomalib.models import Padim, Patchcore
 from anomalib.models.image.dsr import Dsr, lightning_model
-from conftest import augmentation, detector, images
+from anomalib.pre_processing import PreProcessor
+from conftest import QUIET, augmentation, detector, images
+from PIL import Image
 from torch.nn import functional
+from torchvision.transforms.v2 import Compose, Normalize, Resize
 
 from dsv_anomalib import hooks
-from dsv_anomalib.detector import pooled
+from dsv_anomalib.detector import COMPONENTS_OFF, pooled
 from dsv_plugins import InputError, PluginSettingsError
 from dsv_plugins.testing import run_checks
 
@@ -54,11 +60,36 @@ def _offline(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "may_fail"),
     # At Draem's learning rate, twenty updates teach it next to nothing.
-    [("draem", {"scores_anomalies_higher"}), ("glass", set())],
+    [("draem", {"scores_anomalies_higher"}), ("glass", set()), ("patchcore", set()), ("padim", set())],
 )
 def test_conformance(name, may_fail):
     failed = {outcome.check for outcome in run_checks(RECORDS[f"anomalib-{name}"]) if outcome.failed}
     assert failed <= may_fail
+
+
+@pytest.mark.parametrize(("name", "model"), [("patchcore", Patchcore), ("padim", Padim)])
+def test_a_rival_is_the_model_that_anomalib_itself_trains(name, model, tmp_path):
+    """Scored by anomalib's Engine from files, and by us from tensors."""
+    settings = {"layers": ["blocks.2", "blocks.4"]}
+    settings |= {"coreset_sampling_ratio": 1.0} if name == "patchcore" else {"n_features": 152}  # all: nothing is drawn
+    ours = detector(name, image_size=64, model_params=settings)
+    ours.fit(images(8, size=64), augmentation("cutout", patch_size=0.1))
+    assert not ours.learns_from_augmentation
+
+    for folder_name, defect in (("good", False), ("bad", True)):
+        (tmp_path / folder_name).mkdir()
+        for index, pixels in enumerate(images(8, defect=defect, size=64)):
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / folder_name / f"{index}.png")
+    pre_processor = PreProcessor(Compose([Resize((64, 64)), Normalize([0.5] * 3, [0.5] * 3)]))
+    theirs = model(backbone="dsv_efficientnet_lite0", pre_processor=pre_processor, **COMPONENTS_OFF, **settings)
+    data = Folder("parts", root=tmp_path, normal_dir="good", normal_test_dir="good", abnormal_dir="bad", num_workers=0)
+    engine = Engine(default_root_dir=tmp_path / "engine", limit_val_batches=0, **QUIET)
+    engine.fit(theirs, datamodule=data)
+    batches = engine.predict(theirs, data_path=tmp_path / "bad")
+    expected = torch.cat([batch.pred_score.flatten() for batch in batches])
+    scores = ours.score(images(8, defect=True, size=64))
+    assert torch.allclose(scores, expected, rtol=1e-3)
+    assert scores.min() > ours.score(images(8, size=64)).max()
 
 
 def test_draem_is_embedded_by_its_discriminative_encoder(draem):

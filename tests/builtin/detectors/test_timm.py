@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from conftest import texture
+from PIL import Image
 from safetensors.torch import save_file
 from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import roc_auc_score
@@ -354,3 +355,50 @@ def test_each_density_scores(density: str):
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str):
     with pytest.raises(Exception, match=message):
         detector(**settings)
+
+
+# ---------------------------------------------------------------------------
+# Without training
+# ---------------------------------------------------------------------------
+
+
+def test_the_frozen_detector_is_two_mahalanobis_distances():
+    """Against scikit-learn's Ledoit-Wolf, from the features of timm itself."""
+    train, test = images(24), torch.cat([images(4, first=50), images(4, defect=True, first=60)])
+    made = build_registry().create(DetectorEncoderPlugin, "frozen-timm", {"image_size": 64})
+    made.fit(train, augmentation())
+    assert roc_auc_score([False] * 4 + [True] * 4, made.score(test)) > 0.9
+
+    embedded, new = made.encode(train).double().numpy(), made.encode(test).double().numpy()
+    covariance, _ = ledoit_wolf(embedded - embedded.mean(axis=0), assume_centered=True)
+    precision = np.linalg.inv(covariance)
+
+    def distance(rows, mean, precision):
+        return np.sqrt([(row - mean) @ precision @ (row - mean) for row in rows])
+
+    whole = np.log(distance(new, embedded.mean(axis=0), precision))
+    places = PlaceGaussian.fit(made.frozen_features(train), seed=0)
+    local = [
+        np.sort(places.heatmap(part).flatten(1).double().numpy(), axis=1)[:, -3:].mean(axis=1)
+        for part in ({name: values.float() for name, values in made.frozen_features(i).items()} for i in (train, test))
+    ]
+    standardised = (local[1] - local[0].mean()) / local[0].std()
+    rest = made.score(test).double().numpy() - standardised  # an affine function of the other distance
+    slope, offset = np.polyfit(whole, rest, 1)
+    assert slope > 0
+    np.testing.assert_allclose(rest, slope * whole + offset, atol=2e-3 * np.ptp(rest))
+
+
+def test_a_study_of_the_frozen_detector_has_one_candidate(tmp_path: Path):
+    folders = {"train": tmp_path / "train", "test": tmp_path / "test"}
+    for name, seeds in (("train", range(6)), ("test", range(50, 54))):
+        folders[name].mkdir()
+        for seed in seeds:
+            Image.fromarray(texture(seed, size=64)).save(folders[name] / f"{seed}.png")
+    result = select(
+        **folders, detector="frozen-timm", detector_params={"image_size": 64}, executor="serial", out=tmp_path / "run"
+    )
+    assert len(result.candidates) == 1
+    other = build_registry().create(DetectorEncoderPlugin, "frozen-timm", {"image_size": 64})
+    other.fit(images(6), augmentation(0.64))
+    assert torch.allclose(result.detector.score(images(3)), other.score(images(3)), atol=1e-2)
