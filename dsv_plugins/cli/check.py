@@ -5,6 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
+from dsv_plugins.cli.options import add_plugins
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.records import RECORDS, Plugin
@@ -17,12 +18,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("name", help="name of the plugin, as `dsv plugins` shows it")
     parser.add_argument("--kind", choices=list(RECORDS), help="needed only where two kinds share the name")
+    add_plugins(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: Namespace) -> int:
     """Check one plugin."""
-    record = _find(build_registry(), arguments.name, arguments.kind)
+    record = _find(build_registry(arguments.plugins), arguments.name, arguments.kind)
 
     from dsv_plugins.testing import run_checks  # torch is needed from here on
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from dsv_plugins.cli.model_options import add_false_alarms, check_rates, check_target
+from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal, literal
 
 __all__ = ["add_arguments", "run"]
@@ -24,6 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--out", type=str, help="the file to write; model.onnx or model.pt2 in the run folder by default"
     )
     add_false_alarms(parser)
+    add_plugins(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -35,7 +36,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.study.export import SUFFIXES, export_model
     from dsv_plugins.study.model import NO_CALIBRATION, load
 
-    model = load(arguments.run, false_alarms=arguments.false_alarms)
+    model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)
     target = Path(arguments.out or RunFolder(model.run).exported(SUFFIXES[arguments.format]))
     outputs = export_model(model, arguments.format, target)
     side = model.record.image_size

@@ -64,7 +64,7 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
         if owner in names and arguments[name] is not None:
             settings[owner] = {**settings.get(owner, {}), name: arguments[name]}
     if arguments.preset is not None:
-        registry = build_registry()
+        registry = build_registry(arguments.plugins or ())
         implied = _implied_by(arguments.preset, settings.get("detector"), registry)
         if not _fits(implied.get("grid", {}), settings.get("augmentation"), registry):
             del implied["grid"]
@@ -115,6 +115,8 @@ def _parser_of(hint: Any) -> Any:
         return dict
     if hint in (str, int, float):
         return hint
+    if hint is Any:  # plugins, which only Python can give as objects
+        return str
     plain = [each for each in typing.get_args(hint) if each in (str, int, float)]
     return plain[0]
 

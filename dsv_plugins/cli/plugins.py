@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Group
 from rich.table import Table
 
+from dsv_plugins.cli.options import add_plugins
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.hooks.records import RECORDS
 from dsv_plugins.hooks.registry import Registry, build_registry
@@ -16,12 +17,13 @@ __all__ = ["add_arguments", "describe_space", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
+    add_plugins(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: Namespace) -> int:
     """List the plugins."""
-    registry = build_registry()
+    registry = build_registry(arguments.plugins)
     if arguments.json:
         Terminal().print_json_object(_as_json(registry))
     else:

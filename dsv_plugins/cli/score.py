@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import track
 
-from dsv_plugins.cli.model_options import add_false_alarms, check_rates, check_target
+from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, TrainingError
 from dsv_plugins.hooks.blame import blamed
@@ -40,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="the run folder of `dsv select`")
     parser.add_argument("images", nargs="*", help="folders or files to judge")
     add_false_alarms(parser)
+    add_plugins(parser)
     parser.add_argument(
         "--false-discoveries",
         type=float,
@@ -62,7 +63,8 @@ def run(arguments: Namespace) -> int:
 
     files = _files(arguments)
     # A rate may need the new calibration, so that it is checked after that.
-    model = load(arguments.run, false_alarms=None if arguments.recalibrate else arguments.false_alarms)
+    rate = None if arguments.recalibrate else arguments.false_alarms
+    model = load(arguments.run, false_alarms=rate, plugins=arguments.plugins)
     heatmaps = _heatmap_folder(arguments.heatmaps, model)
     if arguments.recalibrate:
         model = _recalibrated(model, arguments)
@@ -129,7 +131,7 @@ def _tell(model: Model, arguments: Namespace) -> None:
     from dsv_plugins.decisions import DEFAULT_FALSE_ALARMS
     from dsv_plugins.study.model import NO_CALIBRATION
 
-    notes = []
+    notes = [f"{model.changed}; its scores may differ"] if model.changed else []
     if model.calibration is None:
         if arguments.false_discoveries is not None:
             raise InputError(f"no false-discovery rate can be promised: {NO_CALIBRATION}")

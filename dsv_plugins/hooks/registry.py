@@ -24,7 +24,9 @@ from dsv_plugins.errors import (
 )
 from dsv_plugins.hooks import specs
 from dsv_plugins.hooks.blame import blamed
+from dsv_plugins.hooks.fingerprint import fingerprint
 from dsv_plugins.hooks.records import RECORDS, Plugin, factory_problems, record_problems, required_arguments
+from dsv_plugins.hooks.sources import PLUGINS_VARIABLE, PluginFile, as_plugins, loaded, plugins_of_environment
 
 __all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
 
@@ -84,6 +86,7 @@ class Registry:
         self.plugins = tuple(plugins)
         self._not_loaded = tuple(failures)
         self.failures = self._not_loaded + tuple(_conflicts(self.plugins))
+        self._fingerprints: dict[tuple[str, str], str] = {}
 
     def of_kind(self, kind: type[Record]) -> list[Record]:
         """All records of one class, built-ins first."""
@@ -103,6 +106,14 @@ class Registry:
     def provider(self, kind: type[Plugin[object]], name: str) -> Provider:
         """The provider of the plugin of that class and name; raises as `get` does."""
         return self._find(kind.kind, name).provider
+
+    def identity(self, kind: type[Plugin[object]], name: str) -> str:
+        """What tells a plugin from an earlier one of the same name: its provider and a fingerprint of its code."""
+        found, key = self._find(kind.kind, name), (kind.kind, name)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = fingerprint(found.record.factory)
+        code = self._fingerprints[key]
+        return f"{found.provider} [{code}]" if code else str(found.provider)
 
     def label(self, kind: type[Plugin[object]], name: str) -> str:
         """What names a plugin in an error: its kind, its name and its provider; raises as `get` does."""
@@ -152,6 +163,8 @@ class Registry:
         elif nearest:
             parts[0] += f" (did you mean {nearest[0]!r}?)"
         parts.append(f"known: {', '.join(known) or 'none'}")
+        if not elsewhere and not nearest:
+            parts.append(f"for another, install its package, or give its file with --plugins or {PLUGINS_VARIABLE}")
         if self._not_loaded:
             parts.append("failed to load: " + " | ".join(str(failure) for failure in self._not_loaded))
         if os.environ.get(DISABLE_VARIABLE):
@@ -159,15 +172,19 @@ class Registry:
         return UnknownPluginError("; ".join(parts))
 
 
-def build_registry(plugins: Sequence[object] = ()) -> Registry:
-    """Collect the built-ins, the installed plugin packages and the given plugins.
+def build_registry(plugins: object = ()) -> Registry:
+    """Collect the built-ins, the installed plugin packages, those of the variable `DSV_PLUGINS` and the given plugins.
 
     Args:
-        plugins: Modules or objects with hook implementations, for use in a script without packaging.
+        plugins: What is in no package, one thing or several: files, names of modules, records, or modules and objects
+            with hook implementations.
+
+    Raises:
+        InputError: A file cannot be read.
     """
     found: list[Registered] = []
     failures: list[Failure] = []
-    for provider, plugin in _load_all(plugins, failures):
+    for provider, plugin in _load_all((*plugins_of_environment(), *as_plugins(plugins)), failures):
         for outcome in _outcomes(plugin):
             if isinstance(outcome, str):
                 failures.append(Failure(provider, outcome))
@@ -189,11 +206,27 @@ def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tu
         else:
             installed.append(plugin)
             yield provider, plugin
-    for plugin in plugins:
-        # A module that is given and also installed is one plugin, not two in conflict.
+    for given in plugins:
+        provider = Provider(_name_of(given))
+        try:
+            plugin = _attempt(loaded, given)
+        except PluginError as error:
+            failures.append(Failure(provider, f"it cannot be loaded: {error}"))
+            continue
+        # What is given and also installed, or given twice, is one plugin, not two in conflict.
         if not any(plugin is other for other in installed):
-            name = plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
-            yield Provider(name), plugin
+            installed.append(plugin)
+            yield provider, plugin
+
+
+def _name_of(plugin: object) -> str:
+    if isinstance(plugin, PluginFile):
+        return plugin.name
+    if isinstance(plugin, str):
+        return plugin
+    if isinstance(plugin, Plugin):
+        return str(getattr(plugin.factory, "__module__", type(plugin.factory).__module__))
+    return plugin.__name__ if isinstance(plugin, (ModuleType, type)) else type(plugin).__qualname__
 
 
 def _entry_points() -> list[tuple[Provider, metadata.EntryPoint]]:

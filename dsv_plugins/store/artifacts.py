@@ -354,6 +354,8 @@ class ModelRecord:
         candidate: Id of the candidate, and the updates it was trained for.
         warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study kept out.
+        provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
+        plugins: The files and modules with plugins that the study was given.
     """
 
     detector: str
@@ -366,14 +368,16 @@ class ModelRecord:
     candidate: str = ""
     warnings: Sequence[str] = ()
     calibrated_on: str | None = None
+    provider: str = ""
+    plugins: Sequence[str] = ()
 
 
 MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("detector", "augmentation", "selector", "candidate"), str),
+    **dict.fromkeys(("detector", "augmentation", "selector", "candidate", "provider"), str),
     **dict.fromkeys(("detector_params", "params"), dict),
     "image_size": int,
     "heat_scale": (list, type(None)),
-    "warnings": list,
+    **dict.fromkeys(("warnings", "plugins"), (list, tuple)),
     "calibrated_on": (str, type(None)),
 }
 """What the values of `model.json` are."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dsv_plugins.decisions import Calibration
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import DSVError, InputError, PluginError, UnknownPluginError
+from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
@@ -52,6 +52,7 @@ class Model:
         record: What is known of it, such as the size of its images.
         calibration: Scores of good images that it was not trained on; None if there are none.
         false_alarms: The share of good images that may be called anomalous; None if it is not calibrated.
+        changed: How the detector's plugin differs from the one that was trained; empty if it does not.
     """
 
     run: Path
@@ -59,6 +60,7 @@ class Model:
     record: ModelRecord
     calibration: Calibration | None
     false_alarms: float | None
+    changed: str = ""
 
     def predict(self, images: Tensor) -> Prediction:
         """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time."""
@@ -76,10 +78,10 @@ class Model:
         calibration = Calibration(scores.numpy())
         rate = _checked_rate(calibration, false_alarms)
         recalibrate_model(RunFolder(self.run), images, calibration.held_out)
-        return Model(self.run, self.detector, load_model_record(RunFolder(self.run)), calibration, rate)
+        return replace(self, record=load_model_record(RunFolder(self.run)), calibration=calibration, false_alarms=rate)
 
 
-def load(run: Path | str, *, false_alarms: float | None = None, plugins: Sequence[object] = ()) -> Model:
+def load(run: Path | str, *, false_alarms: float | None = None, plugins: object = ()) -> Model:
     """The chosen detector of a finished study.
 
     Args:
@@ -91,15 +93,38 @@ def load(run: Path | str, *, false_alarms: float | None = None, plugins: Sequenc
     Raises:
         StoreError: There is no model, or it is damaged.
         InputError: That rate cannot be promised.
+        PluginError: The detector's plugin is not there, or has changed so that it cannot load the model.
     """
     folder = RunFolder(Path(run))
     record = load_model_record(folder)
     held_out = load_held_out(folder)
     calibration = None if held_out is None else Calibration(held_out)
     rate = _checked_rate(calibration, false_alarms)
-    detector = build_registry(tuple(plugins)).create(DetectorEncoderPlugin, record.detector, record.detector_params)
-    detector.load(folder.model)
-    return Model(folder.path, detector, record, calibration, rate)
+    detector, changed = _detector(folder, record, plugins)
+    return Model(folder.path, detector, record, calibration, rate, changed)
+
+
+def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[DetectorEncoder, str]:
+    """The detector of a run, and how its plugin has changed since it was trained."""
+    registry, name = build_registry(plugins), record.detector
+    try:
+        now = registry.identity(DetectorEncoderPlugin, name)
+    except UnknownPluginError as error:
+        needed = f"give --plugins {','.join(record.plugins)}" if record.plugins else "install it"
+        raise UnknownPluginError(
+            f"{folder.path} needs the detector {name!r} of {record.provider or 'another package'}; {needed} ({error})"
+        ) from error
+    is_same = record.provider in ("", now)
+    changed = "" if is_same else f"the detector {name!r} was trained with {record.provider}, and here is {now}"
+    try:
+        with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
+            detector = registry.create(DetectorEncoderPlugin, name, record.detector_params)
+            detector.load(folder.model)
+    except DSVError as error:
+        if not changed:
+            raise
+        raise PluginError(f"{error}; {changed}") from error
+    return detector, changed
 
 
 def _checked_rate(calibration: Calibration | None, false_alarms: float | None) -> float | None:

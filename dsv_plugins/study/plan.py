@@ -69,14 +69,14 @@ class Plan:
             PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
         """
         self.registry.create(AugmentationPlugin, augmentation, params)
-        provider = self.registry.provider(AugmentationPlugin, augmentation)
+        identity = self.registry.identity(AugmentationPlugin, augmentation)
         return Candidate(
             augmentation=augmentation,
             params=dict(params),
             detector=self.settings.detector,
             detector_params=dict(self.settings.detector_params),
             seed=self.settings.seed,
-            context={**(context or {}), "augmentation": str(provider)},
+            context={**(context or {}), "augmentation": identity},
         )
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
@@ -89,7 +89,7 @@ class Plan:
         """What the outcome of a training depends on besides the settings of its candidate."""
         return {
             "data": dataset.fingerprint,
-            "detector": str(self.registry.provider(DetectorEncoderPlugin, self.settings.detector)),
+            "detector": self.registry.identity(DetectorEncoderPlugin, self.settings.detector),
             "torch": metadata.version("torch"),
             "threads": str(self.settings.threads),
         }

@@ -14,8 +14,9 @@ from dsv_plugins.errors import PluginError, TrainingError, shown
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import ObserverPlugin, SearchPlugin, SelectorPlugin
+from dsv_plugins.hooks.records import DetectorEncoderPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.hooks.search import SearchProblem
+from dsv_plugins.hooks.sources import names_of
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
@@ -146,6 +147,8 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, chosen: Evaluation, sch
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
         candidate=trained.path.name,
         warnings=list(result.warnings),
+        provider=plan.registry.identity(DetectorEncoderPlugin, candidate.detector),
+        plugins=names_of(plan.settings.plugins),
     )
     save_model(folder, record, trained.detector, None if held_out is None else held_out.numpy())
     log.record(SELECTED, candidate=candidate.id, selector=selector)

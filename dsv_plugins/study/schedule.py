@@ -14,6 +14,7 @@ from dsv_plugins.hooks.records import ExecutorPlugin
 from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.trust import verify
+from dsv_plugins.study.changes import why_again
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.outcomes import outcomes_of
 from dsv_plugins.study.plan import Plan
@@ -71,6 +72,8 @@ class Schedule:
         self.requested.update(requested)
         candidates = [candidate for candidate in requested.values() if candidate.id not in self.failures]
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
+        for reason in why_again(missing, self._folder) if resumes_from is None else ():
+            self._log.note(reason)
         begins_shared = bool(missing) and resumes_from is None and self._plan.shared_updates > 0
         start = self._shared_start(missing[0]) if begins_shared else None
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)

@@ -10,13 +10,15 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.records import Plugin
 from dsv_plugins.hooks.search import Rungs
+from dsv_plugins.hooks.sources import as_plugins
 from dsv_plugins.hooks.spaces import Space, space_problems, space_to_json
 from dsv_plugins.store.remote_copy import is_address
 
@@ -70,7 +72,8 @@ class StudySettings:
             settings, below $DSV_RUNS or ./dsv-runs.
         image_size: Height and width to load images at; the detector's own if None.
         confidence: Whether to measure how often each choice would be the same on resampled test images.
-        plugins: Plugins that are in no package, as for `build_registry`.
+        plugins: Plugins that are in no package: files and names of modules, as a,b,c; from Python also records, modules
+            and objects with hooks.
     """
 
     train: Source
@@ -96,9 +99,10 @@ class StudySettings:
     out: Path | str | None = field(default=None, metadata=EXECUTION | FREE)
     image_size: int | None = None
     confidence: bool = field(default=True, metadata=FREE)
-    plugins: tuple[object, ...] = field(default=(), metadata=FREE)
+    plugins: Any = field(default=(), metadata=EXECUTION | FREE)
 
     def __post_init__(self) -> None:
+        self._take_records()
         for problem in space_problems(self.grid):
             raise InputError(f"grid: {problem}")
         _check_number("seed", self.seed, 0, LARGEST_SEED)
@@ -108,6 +112,22 @@ class StudySettings:
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise InputError(f"timeout is {self.timeout}; give a number of seconds above 0")
         self.schedule  # noqa: B018 — it checks rungs and factor
+
+    def _take_records(self) -> None:
+        """Let a record stand where a name is expected: it joins the plugins, and its name takes its place."""
+        taken: list[object] = []
+
+        def named(value: object) -> object:
+            if isinstance(value, Plugin):
+                taken.append(value)
+                return value.name
+            return value
+
+        for setting in ("augmentation", "search", "detector", "selector", "executor", "observers"):
+            value = getattr(self, setting)
+            several = isinstance(value, Iterable) and not isinstance(value, str)
+            object.__setattr__(self, setting, [named(each) for each in value] if several else named(value))
+        object.__setattr__(self, "plugins", (*as_plugins(self.plugins), *taken))
 
     @property
     def augmentations(self) -> tuple[str, ...]:

@@ -255,7 +255,7 @@ GROUPS = {
     "detector": ["detector", "detector-params", "preset", "updates", "image-size"],
     "selection": ["holdout", "selector", "seed"],
     "execution": [
-        *("executor", "executor-params", "workers", "timeout", "threads", "observers", "skip-bad", "out"),
+        *("executor", "executor-params", "workers", "timeout", "threads", "observers", "skip-bad", "out", "plugins"),
     ],
 }
 """The flags of a study, by the group under which the help shows them."""

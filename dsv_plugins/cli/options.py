@@ -1,4 +1,4 @@
-"""Options that the commands on a chosen model share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.errors import InputError
 
-__all__ = ["add_false_alarms", "check_rates", "check_target"]
+__all__ = ["add_false_alarms", "add_plugins", "check_rates", "check_target"]
 
 
 def add_false_alarms(parser: ArgumentParser) -> None:
@@ -19,6 +19,11 @@ def add_false_alarms(parser: ArgumentParser) -> None:
         help="the share of good images that may be called anomalous "
         "(default: 0.05, or the lowest rate that the held-out images can promise)",
     )
+
+
+def add_plugins(parser: ArgumentParser) -> None:
+    """Declare `--plugins`."""
+    parser.add_argument("--plugins", type=str, default="", help="files or modules with plugins, as fog.py,my.module")
 
 
 def check_rates(arguments: Namespace, *names: str) -> None:
