@@ -18,6 +18,7 @@ from dsv_plugins.hooks.search import Search
 from dsv_plugins.hooks.spaces import Range, Space, space_problems
 
 __all__ = [
+    "NAME_RULE",
     "RECORDS",
     "AugmentationPlugin",
     "DetectorEncoderPlugin",
@@ -26,11 +27,13 @@ __all__ = [
     "Plugin",
     "SearchPlugin",
     "SelectorPlugin",
+    "is_name",
     "record_problems",
 ]
 
 Product = TypeVar("Product", covariant=True)
 
+NAME_RULE = "lower-case letters, digits and single hyphens"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -160,11 +163,16 @@ RECORDS: Mapping[str, type[Plugin[object]]] = {
 """The record class that belongs to each hook."""
 
 
+def is_name(name: object) -> bool:
+    """Whether a plugin may be called so."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def record_problems(record: Plugin[object]) -> list[str]:
     """What is wrong with a record, one line each; empty if it is sound. Calls no factory."""
     problems: list[str] = []
-    if not isinstance(record.name, str) or not _NAME.fullmatch(record.name):
-        problems.append("the name is invalid; use lower-case letters, digits and single hyphens")
+    if not is_name(record.name):
+        problems.append(f"the name is invalid; use {NAME_RULE}")
     if not isinstance(record.summary, str) or _CONTROL.search(record.summary):
         problems.append(f"the summary is {shown(record.summary)}; make it one line of text")
     faults = space_problems(record.space)

@@ -1,4 +1,4 @@
-"""Our wheel and the example package's, built and installed for real into an environment of their own."""
+"""Our wheel, the example package's and those of `dsv new`, built and installed for real into an environment."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from conftest import dsv_here
+
+from dsv_plugins.cli.new import KINDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "dsv-example-plugin"
@@ -55,7 +58,9 @@ class Environment:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("installed")
     wheels = folder / "wheels"
-    for project in (ROOT, EXAMPLE):
+    for kind in KINDS:
+        assert dsv_here("new", f"my-{kind}", "--kind", kind, "--out", folder).returncode == 0
+    for project in (ROOT, EXAMPLE, *(folder / f"dsv-my-{kind}" for kind in KINDS)):
         uv("build", "--quiet", "--wheel", "--out-dir", wheels, project)
 
     # The versions at hand: they are in uv's cache, and the tests then see the same libraries inside and outside.
@@ -117,3 +122,19 @@ def test_the_example_passes_its_own_test(environment: Environment) -> None:
     output = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-config", tests)
     assert " passed" in output
     assert not set(output.split()) & {"skipped", "xfailed", "deselected"}
+
+
+def test_new_packages_pass_their_own_tests(environment: Environment) -> None:
+    folders = [environment.folder / f"dsv-my-{kind}" / "tests" for kind in KINDS]
+    told = environment.run("python", "-m", "pytest", "-q", "--import-mode=importlib", *folders)
+    assert " failed" not in told
+    listing = json.loads(environment.run("dsv", "plugins", "--json"))
+    found = {(plugin["kind"], plugin["name"]) for plugin in listing["plugins"] if plugin["name"].startswith("my-")}
+    assert found == {(kind.replace("-", "_"), f"my-{kind}") for kind in KINDS}
+
+
+def test_new_packages_keep_the_list_of_plugins_quick(environment: Environment) -> None:
+    told = environment.run(
+        "python", "-c", "import sys; from dsv_plugins.cli import main; main(['plugins']); print('torch' in sys.modules)"
+    )
+    assert told.splitlines()[-1] == "False"

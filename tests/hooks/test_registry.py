@@ -363,8 +363,8 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
     for name, expected in {
         "cutpast": "no augmentation is named 'cutpast' (did you mean 'cutpaste'?); known: cutout, cutpaste",
         "CUTOUT": "no augmentation is named 'CUTOUT' (did you mean 'cutout'?); known: cutout, cutpaste",
-        "rotate": "no augmentation is named 'rotate'; known: cutout, cutpaste; for another, install its package, or give "
-        "its file with --plugins or DSV_PLUGINS",
+        "rotate": "no augmentation is named 'rotate'; known: cutout, cutpaste; for another, install its package, or "
+        "give its file with --plugins or DSV_PLUGINS",
     }.items():
         with pytest.raises(UnknownPluginError) as caught:
             known.get(AugmentationPlugin, name)

@@ -1,0 +1,73 @@
+"""`dsv new`: a plugin to start from."""
+
+from __future__ import annotations
+
+import pytest
+import tomllib
+from conftest import dsv_here
+
+from dsv_plugins.cli.new import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_file_passes_the_kit_untouched(tmp_path, kind):
+    written = dsv_here("new", "film-grain", "--kind", kind, "--file", "--out", tmp_path)
+    file = tmp_path / "film_grain.py"
+    assert written.returncode == 0
+    assert f"dsv check film-grain --plugins {file}" in written.stdout.replace("\n", "")
+    checked = dsv_here("check", "film-grain", "--plugins", file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "passed" in checked.stdout
+
+
+def test_a_new_package_has_everything(tmp_path):
+    assert dsv_here("new", "film-grain", "--out", tmp_path).returncode == 0
+    folder = tmp_path / "dsv-film-grain"
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert files == {
+        *("pyproject.toml", "README.md", "LICENSE", ".github/workflows/test.yml", "tests/test_plugin.py"),
+        *("src/dsv_film_grain/__init__.py", "src/dsv_film_grain/plugin.py"),
+    }
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "dsv-film-grain"
+    assert project["entry-points"] == {"dsv_plugins": {"film-grain": "dsv_film_grain"}}
+    assert project["dependencies"] == ["dsv-plugins>=0.1,<0.2"]
+    assert not any("{{" in (folder / file).read_text() for file in files if not file.endswith(".yml"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["cutout"], "augmentation 'cutout' is there already, from dsv-plugins"),
+        (["dsv", "--kind", "selector"], "selector 'dsv' is there already"),
+        (["Fog"], "lower-case letters"),
+        (["film grain"], "lower-case letters"),
+        (["../fog"], "lower-case letters"),
+        (["fog", "--kind", "sorcery"], "kind"),
+    ],
+)
+def test_wrong_names_are_one_line_and_nothing_is_written(tmp_path, arguments, reason):
+    ended = dsv_here("new", *arguments, "--out", tmp_path)
+    assert ended.returncode == 2
+    assert reason in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [[], ["--file"]])
+def test_nothing_is_overwritten(tmp_path, form):
+    assert dsv_here("new", "fog", *form, "--out", tmp_path).returncode == 0
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for file in before:
+        file.write_text("mine")
+    again = dsv_here("new", "fog", "--kind", "selector", *form, "--out", tmp_path)
+    assert again.returncode == 2
+    assert "is there already; nothing was written" in again.stderr
+    assert {file.read_text() for file in tmp_path.rglob("*") if file.is_file()} == {"mine"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = dsv_here("new", "fog", "--out", tmp_path / "file")
+    assert ended.returncode == 2
+    assert "cannot be written" in ended.stderr
