@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import tomllib
 from conftest import dsv_here
 
 from dsv_plugins.cli.new import KINDS
@@ -21,6 +20,7 @@ def test_a_new_file_passes_the_kit_untouched(tmp_path, kind):
 
 
 def test_a_new_package_has_everything(tmp_path):
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     assert dsv_here("new", "film-grain", "--out", tmp_path).returncode == 0
     folder = tmp_path / "dsv-film-grain"
     files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
