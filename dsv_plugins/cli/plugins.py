@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Group
 from rich.table import Table
@@ -9,29 +12,44 @@ from rich.table import Table
 from dsv_plugins.cli.options import add_plugins
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.hooks.records import RECORDS
-from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.hooks.registry import Registered, Registry, build_registry
+from dsv_plugins.hooks.settings import Setting, settings_of
 from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
 
 __all__ = ["add_arguments", "describe_space", "run"]
 
+EXIT_FAILURES = 1
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
+    parser.add_argument("name", nargs="?", help="show everything about the plugin of this name")
     add_plugins(parser)
+    parser.add_argument("--strict", action="store_true", help="end with 1 if a plugin failed to load")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: Namespace) -> int:
     """List the plugins."""
     registry = build_registry(arguments.plugins)
+    shown = [plugin for plugin in registry.plugins if arguments.name in (None, plugin.record.name)]
+    if not shown:
+        raise registry.unknown(arguments.name)
+    terminal = Terminal()
     if arguments.json:
-        Terminal().print_json_object(_as_json(registry))
+        terminal.print_json_object(_as_json(registry, shown))
+    elif arguments.name is not None:
+        for plugin in shown:
+            _print_page(plugin, terminal)
     else:
-        _print_table(registry, Terminal())
+        _print_table(registry, terminal)
+    if arguments.strict and registry.failures:
+        print(f"dsv plugins: {len(registry.failures)} failed to load, as said above", file=sys.stderr)
+        return EXIT_FAILURES
     return 0
 
 
-def _as_json(registry: Registry) -> dict[str, object]:
+def _as_json(registry: Registry, shown: list[Registered]) -> dict[str, object]:
     return {
         "plugins": [
             {
@@ -41,8 +59,9 @@ def _as_json(registry: Registry) -> dict[str, object]:
                 "version": plugin.provider.version,
                 "summary": plugin.record.summary,
                 "space": space_to_json(plugin.record.space),
+                "settings": [_setting_as_json(each) for each in settings_of(plugin.record)],
             }
-            for plugin in registry.plugins
+            for plugin in shown
         ],
         "failures": [
             {
@@ -53,6 +72,10 @@ def _as_json(registry: Registry) -> dict[str, object]:
             for failure in registry.failures
         ],
     }
+
+
+def _setting_as_json(setting: Setting) -> dict[str, Any]:
+    return {"name": setting.name, "type": setting.kind, "default": setting.default, "meaning": setting.meaning}
 
 
 def _print_table(registry: Registry, terminal: Terminal) -> None:
@@ -73,14 +96,38 @@ def _print_table(registry: Registry, terminal: Terminal) -> None:
     terminal.print(table)
     for failure in registry.failures:
         terminal.print(literal("failed", "red"), literal(str(failure)), soft_wrap=True)
+    for note in registry.heavy:
+        terminal.print(literal("slow", "yellow"), literal(str(note)), soft_wrap=True)
+
+
+def _print_page(plugin: Registered, terminal: Terminal) -> None:
+    """Everything about one plugin."""
+    record = plugin.record
+    terminal.print(literal(f"{record.kind} {record.name}", "bold"))
+    facts = {"": record.summary, "provider": str(plugin.provider), **plugin.provider.links(), "file": record.file()}
+    for label, fact in facts.items():
+        if fact:
+            terminal.print(literal(f"{label}: {fact}" if label else fact), soft_wrap=True)
+    settings = settings_of(record)
+    if settings:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("setting", "type", "default", "meaning"):
+            table.add_column(heading, overflow="fold")
+        for each in settings:
+            searched = f"searched: {describe_values(record.space[each.name])}" if each.name in record.space else ""
+            meaning = Group(*filter(None, (literal(each.meaning), literal(searched, "cyan"))))
+            table.add_row(literal(each.name), literal(each.kind), literal(each.default), meaning)
+        terminal.print(table)
+    terminal.print()
 
 
 def describe_space(space: Space) -> str:
     """A search space in one line."""
-    return "; ".join(f"{name}: {_describe_values(values)}" for name, values in space.items())
+    return "; ".join(f"{name}: {describe_values(values)}" for name, values in space.items())
 
 
-def _describe_values(values: Values) -> str:
+def describe_values(values: Values) -> str:
+    """The values of one hyperparameter, in a few words."""
     if isinstance(values, Range):
         return f"{values.low:g} … {values.high:g}{', logarithmic' if values.log else ''}"
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
+from dsv_plugins.hooks.records import unwrapped
+
 __all__ = ["CONTENT", "fingerprint"]
 
 CONTENT = "__plugin_content__"
@@ -31,7 +33,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 def fingerprint(factory: Callable[..., object]) -> str:
     """A hash of the code behind a factory; empty for our own, whose version says it all."""
-    module = inspect.getmodule(_unwrapped(factory))
+    module = inspect.getmodule(unwrapped(factory))
     if module is not None and module.__name__.partition(".")[0] == OWN_PACKAGE:
         return ""
     digest = hashlib.sha256()
@@ -46,12 +48,6 @@ def fingerprint(factory: Callable[..., object]) -> str:
         for content in (*sources, *_libraries(sources)):
             digest.update(content)
     return digest.hexdigest()[:DIGITS]
-
-
-def _unwrapped(factory: Callable[..., object]) -> Callable[..., object]:
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return factory
 
 
 # ---------------------------------------------------------------------------

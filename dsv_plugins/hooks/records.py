@@ -5,6 +5,7 @@ A record is data, not behaviour, so the registry can check each plugin on its ow
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +30,7 @@ __all__ = [
     "SelectorPlugin",
     "is_name",
     "record_problems",
+    "unwrapped",
 ]
 
 Product = TypeVar("Product", covariant=True)
@@ -47,6 +49,8 @@ class Plugin(Generic[Product]):
         factory: Called with hyperparameters as keywords; returns the plugin's object. Import what is heavy in there.
         summary: One line for the table of plugins.
         space: The hyperparameters to search, with their values.
+        settings: An object whose class documents the factory's parameters, and whose attributes are their defaults, if
+            the factory itself does not say.
     """
 
     kind: ClassVar[str]
@@ -57,6 +61,14 @@ class Plugin(Generic[Product]):
     factory: Callable[..., Product]
     summary: str = ""
     space: Space = field(default_factory=dict)
+    settings: object = field(default=None, kw_only=True)
+
+    def file(self) -> str:
+        """Where the factory is written; empty if that cannot be told."""
+        try:
+            return inspect.getsourcefile(unwrapped(self.factory)) or ""
+        except TypeError:
+            return ""
 
     def first_point(self) -> dict[str, object]:
         """The first point of the search space: the settings to use if any will do."""
@@ -161,6 +173,13 @@ RECORDS: Mapping[str, type[Plugin[object]]] = {
     )
 }
 """The record class that belongs to each hook."""
+
+
+def unwrapped(factory: Callable[..., object]) -> Callable[..., object]:
+    """The function or class behind a factory that has some of its arguments already."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return factory
 
 
 def is_name(name: object) -> bool:

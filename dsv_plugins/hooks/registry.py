@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -32,7 +35,11 @@ __all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Regi
 
 ENTRY_POINT_GROUP = "dsv_plugins"
 DISABLE_VARIABLE = "DSV_DISABLE_PLUGINS"
+TRACE_VARIABLE = "DSV_TRACE_PLUGINS"
+"""If it is set, every call of a hook is printed to the standard error, with its provider and its time."""
 DISTRIBUTION = "dsv-plugins"
+HEAVY = ("torch", "torchvision", "lightning", "anomalib", "timm", "ray", "tensorflow")
+"""Libraries that take seconds to import."""
 
 BUILTIN_MODULES: tuple[str, ...] = (
     "dsv_plugins.builtin.augmentations.hook",
@@ -58,6 +65,15 @@ class Provider:
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
 
+    def links(self) -> dict[str, str]:
+        """The addresses that the distribution gives, such as its home page, by their labels."""
+        try:
+            given = metadata.metadata(self.name)
+        except metadata.PackageNotFoundError:
+            return {}
+        pairs = [address.partition(",") for address in given.get_all("Project-URL", [])]
+        return {label.strip(): address.strip() for label, _, address in pairs}
+
 
 @dataclass(frozen=True, slots=True)
 class Registered:
@@ -80,10 +96,19 @@ class Failure:
 
 
 class Registry:
-    """The plugins that were found, and those that failed; made by `build_registry`."""
+    """The plugins that were found, and those that failed; made by `build_registry`.
 
-    def __init__(self, plugins: Iterable[Registered], failures: Iterable[Failure] = ()) -> None:
+    Attributes:
+        plugins: Every sound plugin with its provider.
+        failures: What could not be loaded, and names that two providers claim, each with the provider and the reason.
+        heavy: Providers that import slow libraries although nobody uses their plugins yet.
+    """
+
+    def __init__(
+        self, plugins: Iterable[Registered], failures: Iterable[Failure] = (), heavy: Iterable[Failure] = ()
+    ) -> None:
         self.plugins = tuple(plugins)
+        self.heavy = tuple(heavy)
         self._not_loaded = tuple(failures)
         self.failures = self._not_loaded + tuple(_conflicts(self.plugins))
         self._fingerprints: dict[tuple[str, str], str] = {}
@@ -184,13 +209,24 @@ def build_registry(plugins: object = ()) -> Registry:
     """
     found: list[Registered] = []
     failures: list[Failure] = []
+    heavy: list[Failure] = []
+    imported = _heavy_imports()
     for provider, plugin in _load_all((*plugins_of_environment(), *as_plugins(plugins)), failures):
-        for outcome in _outcomes(plugin):
+        for outcome in _outcomes(plugin, str(provider)):
             if isinstance(outcome, str):
                 failures.append(Failure(provider, outcome))
             else:
                 found.append(Registered(outcome, provider))
-    return Registry(found, failures)
+        if new := _heavy_imports() - imported:
+            imported |= new
+            heavy.append(
+                Failure(provider, f"imports {', '.join(sorted(new))} with its hooks; import it in the factory instead")
+            )
+    return Registry(found, failures, heavy)
+
+
+def _heavy_imports() -> set[str]:
+    return {name for name in HEAVY if name in sys.modules}
 
 
 def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tuple[Provider, object]]:
@@ -247,7 +283,7 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
-def _outcomes(plugin: object) -> Iterator[Plugin[object] | str]:
+def _outcomes(plugin: object, provider: str) -> Iterator[Plugin[object] | str]:
     """The sound records that a plugin's hooks return, and a line for everything else. No hook can spoil another's.
 
     Pluggy knows the specs and reads the marks. Its own `register` and `check_pending` stop at a plugin's first fault,
@@ -272,7 +308,23 @@ def _outcomes(plugin: object) -> Iterator[Plugin[object] | str]:
         elif options["wrapper"] or options["hookwrapper"]:
             yield f"the hook {name!r} is a wrapper; return records instead"
         else:
-            yield from _records(name, getattr(instance, attribute))
+            yield from _records(name, _traced(getattr(instance, attribute), f"{provider}: {attribute}"))
+
+
+def _traced(hook: Callable[..., Value], label: str) -> Callable[..., Value]:
+    """The hook, which says how long it takes if the user asks for that."""
+    if not os.environ.get(TRACE_VARIABLE):
+        return hook
+
+    @functools.wraps(hook)
+    def traced(*arguments: object) -> Value:
+        started = time.perf_counter()
+        try:
+            return hook(*arguments)
+        finally:
+            print(f"{label} {1000 * (time.perf_counter() - started):.1f} ms", file=sys.stderr)
+
+    return traced
 
 
 def _marked(manager: pluggy.PluginManager, plugin: object) -> dict[str, pluggy.HookimplOpts]:

@@ -86,7 +86,7 @@ def test_json_has_exactly_the_promised_schema(run, install):
     listing = json.loads(out)
     assert list(listing) == ["plugins", "failures"]
     for plugin in listing["plugins"]:
-        assert list(plugin) == ["kind", "name", "provider", "version", "summary", "space"]
+        assert list(plugin) == ["kind", "name", "provider", "version", "summary", "space", "settings"]
         assert plugin["kind"] in RECORDS
         assert all(isinstance(plugin[key], str) for key in ("name", "provider", "version", "summary"))
         for values in plugin["space"].values():
@@ -309,7 +309,7 @@ def test_version(run):
         ([], "dsv: ", ["select", "plugins", "see 'dsv --help'"]),
         (["plugin"], "dsv: ", ["'plugin'", "'plugins'", "see 'dsv --help'"]),
         (["plugins", "--jsn"], "dsv plugins: ", ["--jsn", "see 'dsv plugins --help'"]),
-        (["plugins", "extra"], "dsv plugins: ", ["extra", "see 'dsv plugins --help'"]),
+        (["plugins", "dsv", "extra"], "dsv plugins: ", ["extra", "see 'dsv plugins --help'"]),
         (["check"], "dsv check: ", ["required: name", "see 'dsv check --help'"]),
         (["check", "dsv", "--kind", "sorter"], "dsv check: ", ["'sorter'", "'selector'", "see 'dsv check --help'"]),
         (["check", "cutpast"], "dsv check: ", ["'cutpast'", "did you mean 'cutpaste'?", "known: ", "cutout"]),

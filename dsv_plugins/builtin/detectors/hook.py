@@ -21,6 +21,7 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=timm_settings.cutpaste_timm,
             summary="A pretrained network fine-tuned to tell normal from augmented images, with heatmaps",
             check_params={"image_size": 64, "updates": 10, "batch_size": 8},
+            settings=timm_settings.PRESETS["quick"],
             presets={name: {} for name in timm_settings.PRESETS},
             preflight=timm_settings.check_timm,
         ),
@@ -28,6 +29,7 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             name="frozen-timm",
             factory=timm_settings.frozen_timm,
             summary="The same network without training, as a rival: there is nothing to select",
+            settings=timm_settings.PRESETS["quick"],
             check_params={"image_size": 64},
             preflight=timm_settings.check_timm,
         ),
@@ -36,6 +38,7 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             factory=resnet18_settings.cutpaste_resnet18,
             summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
             check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
+            settings=resnet18_settings.PRESETS["quick"],
             presets={"quick": {}, "paper": PAPER},
         ),
     ]

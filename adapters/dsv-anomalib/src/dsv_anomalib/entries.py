@@ -171,6 +171,17 @@ def _make(
     model_params: Mapping[str, Any] | None = None,
     engine_args: Mapping[str, Any] | None = None,
 ) -> AnomalibDetector:
+    """Make the detector of an entry.
+
+    Args:
+        entry: The entry.
+        image_size: Height and width to which images are resized; the model's own if None.
+        updates: The whole training budget, in batches.
+        batch_size: Images in a batch.
+        pooling: How features of patches become one vector: mean, max or topk.
+        model_params: Arguments of the model.
+        engine_args: Arguments of anomalib's Engine.
+    """
     from dsv_anomalib.detector import AnomalibDetector
 
     return AnomalibDetector(

@@ -1,0 +1,109 @@
+"""`dsv plugins`: one plugin's page, strictness, slow hooks and traces."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+
+import pytest
+from conftest import dsv, dsv_here
+
+from dsv_plugins import DetectorEncoderPlugin, build_registry
+
+PLUGIN = """
+import functools
+from dsv_plugins import AugmentationPlugin, hookimpl
+
+class Fog:
+    '''A veil.
+
+    Args:
+        density: How thick it is.
+        colour: What it is
+            made of.
+    '''
+
+    def __init__(self, density: float, colour: str = "white", *, soft=False):
+        self.density = density
+
+    def __call__(self, images, *, generator):
+        return images
+
+@hookimpl
+def augmentation():
+    return [
+        AugmentationPlugin("fog", Fog, "A veil", {"density": [0.1, 0.5]}),
+        AugmentationPlugin("black-fog", functools.partial(Fog, colour="black"), space={"density": [0.1]}),
+    ]
+"""
+
+
+@pytest.fixture
+def fog(tmp_path):
+    file = tmp_path / "fog.py"
+    file.write_text(PLUGIN)
+    return file
+
+
+def test_a_page_has_every_setting_with_type_default_space_and_meaning(fog):
+    shown = dsv_here("plugins", "fog", "--plugins", fog)
+    assert shown.returncode == 0
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert lines[0] == "augmentation fog"
+    assert "A veil" in lines
+    assert f"file: {fog}" in lines
+    assert "density float How thick it is." in lines
+    assert "searched: 0.1, 0.5" in lines
+    assert "colour str 'white' What it is made of." in lines
+    assert "soft False" in lines
+    assert "black-fog" not in shown.stdout
+    (page,) = json.loads(dsv_here("plugins", "black-fog", "--plugins", fog, "--json").stdout)["plugins"]
+    assert [setting["name"] for setting in page["settings"]] == ["density", "colour", "soft"]
+    assert page["settings"][1]["default"] == "'black'"
+
+
+@pytest.mark.parametrize("name", ["cutpaste-timm", "cutpaste-resnet18"])
+def test_the_defaults_of_detectors_are_those_of_the_detector_that_is_made(name):
+    (page,) = json.loads(dsv_here("plugins", name, "--json").stdout)["plugins"]
+    registry = build_registry()
+    made = registry.create(DetectorEncoderPlugin, name).settings
+    accepted = set(inspect.signature(registry.get(DetectorEncoderPlugin, name).factory).parameters)
+    assert {setting["name"] for setting in page["settings"]} == accepted
+    for setting in page["settings"]:
+        if setting["name"] != "preset":
+            assert setting["default"] == repr(getattr(made, setting["name"]))
+            assert setting["meaning"]
+
+
+def test_an_unknown_name_is_one_line():
+    ended = dsv_here("plugins", "cutpast")
+    assert ended.returncode == 2
+    assert "did you mean 'cutpaste'?" in ended.stderr
+
+
+def test_strict_ends_with_1_if_something_failed(tmp_path):
+    (tmp_path / "bad.py").write_text("1 / 0")
+    assert dsv_here("plugins", "--strict").returncode == 0
+    relaxed = dsv_here("plugins", "--plugins", tmp_path / "bad.py")
+    strict = dsv_here("plugins", "--plugins", tmp_path / "bad.py", "--strict")
+    assert (relaxed.returncode, strict.returncode) == (0, 1)
+    assert "ZeroDivisionError" in strict.stdout
+    assert strict.stderr == "dsv plugins: 1 failed to load, as said above\n"
+
+
+def test_slow_hooks_are_named_and_quick_ones_are_not(fog, tmp_path):
+    slow = tmp_path / "slow.py"
+    slow.write_text(f"import torch\n{PLUGIN.replace('fog', 'mist')}")
+    ended = dsv("plugins", "--plugins", f"{fog},{slow}")
+    told = [line for line in ended.stdout.splitlines() if line.startswith("slow ")]
+    assert told == ["slow slow.py: imports torch with its hooks; import it in the factory instead"]
+
+
+def test_a_trace_names_every_hook_with_its_provider_and_time(fog):
+    ended = dsv("plugins", "--plugins", fog, DSV_TRACE_PLUGINS="1")
+    assert ended.returncode == 0
+    traced = [re.fullmatch(r"(.+): (\w+) ([0-9.]+) ms", line) for line in ended.stderr.splitlines()]
+    assert all(traced)
+    assert ("fog.py", "augmentation") in {(line[1], line[2]) for line in traced}
+    assert dsv("plugins", "--plugins", fog).stderr == ""
