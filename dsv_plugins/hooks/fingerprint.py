@@ -8,6 +8,7 @@ that those files import. Of a package that is installed for good, the version st
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -162,6 +163,10 @@ def _code(value: object, seen: set[int]) -> Iterator[bytes]:
             yield from _code(part, seen)
     elif isinstance(value, PLAIN):
         yield repr(value).encode()
+    elif dataclasses.is_dataclass(value):
+        yield type(value).__qualname__.encode()
+        for field in dataclasses.fields(value):
+            yield from _code(getattr(value, field.name), seen)
     else:
         yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
 

@@ -6,6 +6,8 @@ import functools
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
 
 import pytest
@@ -38,6 +40,12 @@ def write(tmp_path, monkeypatch):
         return getattr(importlib.import_module(name), attribute)
 
     return written
+
+
+@dataclass
+class Entry:
+    name: str
+    tap: Callable[[int], int]
 
 
 FOG = "class Fog:\n    def __call__(self, images, *, generator):\n        return images * {}\n"
@@ -91,6 +99,8 @@ def test_two_of_one_name_in_one_file_differ():
     assert fingerprint(lambda: 1) != fingerprint(lambda: 2)
     assert fingerprint(functools.partial(made, 1)) != fingerprint(functools.partial(made, 2))
     assert fingerprint(functools.partial(made, value=1)) != fingerprint(functools.partial(made, value=2))
+    of_entry = [fingerprint(functools.partial(made, Entry("x", tap))) for tap in (lambda x: x + 1, lambda x: x + 2)]
+    assert of_entry[0] != of_entry[1]
 
 
 def test_it_is_the_same_in_every_process(tmp_path):

@@ -55,6 +55,28 @@ def test_the_configs_of_the_page_end_in_an_exported_model(parts, capsys):
     assert exported.is_relative_to(parts.parent / "selection")
 
 
+FOG = """
+from dsv_plugins import AugmentationPlugin, hookimpl
+
+def fog(density):
+    return lambda images, *, generator: images * (1 - density) + density
+
+@hookimpl
+def augmentation():
+    return AugmentationPlugin("fog", fog, space={"density": [0.2, 0.6]})
+"""
+
+
+def test_a_plugin_in_a_file_serves_a_selection(parts, capsys):
+    Path("fog.py").write_text(FOG)
+    data = ["--data", "anomalib.data.Folder", "--data.name=parts", f"--data.root={parts}", "--data.num_workers=0"]
+    data += ["--data.normal_dir=train/good", "--data.normal_test_dir=test/good", "--data.abnormal_dir=test/bar"]
+    model = ["--model", json.dumps({"class_path": "anomalib.models.Draem", "init_args": NARROW}), "--image_size=32"]
+    options = ["--augmentation=fog", "--plugins=fog.py", "--updates=2", "--executor=serial", "--out=fogged"]
+    assert main([*model, *data, *options, "--export=[]"]) == 0
+    assert "dsv chooses fog(density=" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,32 @@ def test_losses_are_the_same_bytes_wherever_the_trainings_run(cluster, out, monk
     assert len(written(out / "ray")) == 1 + 2 * 6 + 1
     assert len(put) == 1, "the images are put into the object store once, whatever the rounds"
     assert not list((out / "ray/progress").glob(".driver-*"))
+
+
+HAZE = """
+from dsv_plugins import AugmentationPlugin, hookimpl
+
+class Haze:
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, images, *, generator):
+        return images * (1 - self.size) + self.size
+
+@hookimpl
+def augmentation():
+    return AugmentationPlugin("haze", Haze, space={"size": [0.1, 0.2, 0.3, 0.4]})
+"""
+
+
+def test_a_plugin_in_a_file_reaches_workers_that_do_not_have_the_file(cluster, out):
+    out.mkdir(parents=True)
+    file = out / "haze.py"
+    file.write_text(HAZE)
+    for executor in ("serial", "ray"):
+        replace(study(out / executor, executor, plugins=file), augmentation="haze").run()
+    assert written(out / "ray") == written(out / "serial")
+    assert len(events(out / "ray", "finished")) == 4
 
 
 def test_a_worker_that_is_killed_is_replaced(out):

@@ -77,6 +77,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--image_size", type=int | None, help="height and width in pixels")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
     parser.add_argument("--workers", type=int | None, help="trainings at once; by default one on each core")
+    parser.add_argument("--plugins", type=str, default="", help="files or modules with plugins, as fog.py,my.module")
     parser.add_argument("--out", type=str, default="dsv-anomalib", help="the run folder; the same command resumes it")
     parser.add_argument("--export", type=list[str], default=["torch"], help="formats: torch, onnx, openvino")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -112,6 +113,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         executor=arguments.executor,
         workers=arguments.workers,
         seed=int(arguments.seed_everything),
+        plugins=arguments.plugins,
         out=Path(arguments.out),
     )
     _show(selected)

@@ -118,6 +118,10 @@ def select(
     if engine_args:
         params["engine_args"] = dict(engine_args)
     detector, own, plugins = _detector(model)
+    given = study.pop("plugins", ())
+    if isinstance(given, str):
+        given = [part for part in given.split(",") if part]
+    plugins = (*plugins, *(given if isinstance(given, (list, tuple)) else [given]))
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
@@ -130,7 +134,7 @@ def select(
         selector=selector,
         detector=detector,
         detector_params=params,
-        plugins=(*plugins, *study.pop("plugins", ())),
+        plugins=plugins,
         **study,
     )
     found = {field.name: getattr(result, field.name) for field in fields(result)}
