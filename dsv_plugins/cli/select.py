@@ -24,8 +24,10 @@ __all__ = ["add_arguments", "conduct", "run", "show"]
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("folder", nargs="?", type=str, help="a task in MVTec layout: train/good, and test/* unlabelled")
-    parser.add_argument("--train", type=str, help="folder of good images, in place of FOLDER")
-    parser.add_argument("--test", type=str, help="folder of unlabelled images, in place of FOLDER")
+    parser.add_argument(
+        "--train", type=str, help="good images, in place of FOLDER: a folder, a pattern, or a txt or csv file of paths"
+    )
+    parser.add_argument("--test", type=str, help="unlabelled images, likewise")
     add_study_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and an estimate of the time, and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
@@ -89,7 +91,7 @@ def show(result: Result, *, as_json: bool, report: Path | None) -> None:
     terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 
-def _folders(arguments: Namespace) -> tuple[Path, Path]:
+def _folders(arguments: Namespace) -> tuple[Path | str, Path | str]:
     from dsv_plugins.data.images import split_folder
 
     if arguments.folder and (arguments.train or arguments.test):
@@ -98,4 +100,4 @@ def _folders(arguments: Namespace) -> tuple[Path, Path]:
         return split_folder(Path(arguments.folder))
     if not (arguments.train and arguments.test):
         raise InputError("give the FOLDER of a task, or --train with good images and --test with unlabelled ones")
-    return Path(arguments.train), Path(arguments.test)
+    return arguments.train, arguments.test

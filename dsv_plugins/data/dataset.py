@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
-from dsv_plugins.data.images import BadFile, ImageFile, find_images, survey, write_pixels
+from dsv_plugins.data.images import BadFile, ImageFile, survey, write_pixels
+from dsv_plugins.data.sources import Source, image_files, pixels_of
 from dsv_plugins.errors import InputError
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.store.artifacts import (
@@ -26,10 +28,7 @@ from dsv_plugins.store.artifacts import (
 from dsv_plugins.store.folder import finished_folder
 from dsv_plugins.store.trust import verify
 
-__all__ = ["Dataset", "Source", "default_holdout", "open_dataset", "prepare"]
-
-Source = Path | str | Tensor
-"""Where a set of images comes from: a folder, or a uint8 tensor of shape (images, channels, height, width)."""
+__all__ = ["Dataset", "default_holdout", "open_dataset", "prepare"]
 
 LEAST_IMAGES = 2
 LEAST_HELD_OUT, USUAL_HELD_OUT, MOST_HELD_OUT = 5, 19, 100
@@ -68,8 +67,9 @@ def prepare(
     """Write the images of a study into `folder`, unless the same ones are there already.
 
     Args:
-        train: Normal images.
-        test: Unlabelled images.
+        train: Normal images: a folder, a pattern, a list of paths, a file with such a list, a dataset of torch, or a
+            uint8 tensor of shape (images, channels, height, width).
+        test: Unlabelled images, likewise.
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
         holdout: Share of the train images to keep out of training; None for as many as `default_holdout` says.
@@ -81,6 +81,10 @@ def prepare(
     Returns:
         The files that were left out.
     """
+    train, test = (
+        pixels_of(source, size, name) if isinstance(source, TorchDataset) else source
+        for name, source in (("train", train), ("test", test))
+    )
     listed: dict[str, list[ImageFile]] = {}
     bad: list[BadFile] = []
     for name, source in (("train", train), ("test", test)):
@@ -136,7 +140,8 @@ def _listed(source: Source, name: str) -> tuple[list[ImageFile], list[BadFile]]:
     The images of a tensor go by their index.
     """
     if not isinstance(source, Tensor):
-        return survey(find_images(Path(source)))
+        assert not isinstance(source, TorchDataset)
+        return survey(image_files(source))
     if source.dtype != torch.uint8 or source.ndim != 4:
         raise InputError(
             f"the {name} images are a {source.dtype} tensor of shape {tuple(source.shape)}; "
@@ -194,8 +199,10 @@ def _usable_index(folder: Path, fingerprint: str) -> ImageIndex | None:
 
 
 def _stop_at(bad: Sequence[BadFile]) -> str:
-    more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
-    return f"{bad[0].path} {bad[0].reason}{more}; remove it, or leave such files out with --skip-bad"
+    also = f", {bad[1].path} {bad[1].reason}" if len(bad) > 1 else ""
+    more = f", and {len(bad) - 2} more" if len(bad) > 2 else ""
+    them = "it" if len(bad) == 1 else "them"
+    return f"{bad[0].path} {bad[0].reason}{also}{more}; remove {them}, or leave such files out with --skip-bad"
 
 
 def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:

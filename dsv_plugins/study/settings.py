@@ -23,7 +23,7 @@ from dsv_plugins.hooks.spaces import Space, space_problems, space_to_json
 from dsv_plugins.store.remote_copy import is_address
 
 if TYPE_CHECKING:  # torch comes with it
-    from dsv_plugins.data.dataset import Source
+    from dsv_plugins.data.sources import Source
 
 __all__ = ["RUNS_VARIABLE", "StudySettings"]
 
@@ -46,7 +46,8 @@ class StudySettings:
     """Every setting of a study.
 
     Attributes:
-        train: Normal images: a folder, or a uint8 tensor (images, channels, height, width).
+        train: Normal images: a folder, a pattern such as good/*.png, a list of paths, a txt or csv file of paths, a
+            dataset of torch, or a uint8 tensor (images, channels, height, width).
         test: Unlabelled images, likewise.
         augmentation: Name of an augmentation plugin, or several as a,b,c: their candidates form one pool.
         grid: Values or ranges of hyperparameters, in place of those that the plugin suggests.
@@ -194,7 +195,13 @@ def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _named_source(source: Source) -> str:
+def _named_source(source: Any) -> str:
+    """What tells a source of images from another. Torch is not imported for it."""
     if isinstance(source, (Path, str)):
         return str(Path(source).absolute())
+    if isinstance(source, (list, tuple)):
+        names = "\n".join(str(Path(each).absolute()) for each in source)
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
+    if not hasattr(source, "contiguous"):  # a dataset; what it holds is a part of each candidate's id
+        return f"{type(source).__module__}.{type(source).__qualname__}, {len(source)} images"
     return hashlib.sha256(source.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.study.warm_up import prepare_worker
 
 if TYPE_CHECKING:  # torch comes with these
-    from dsv_plugins.data.dataset import Source
+    from dsv_plugins.data.sources import Source
     from dsv_plugins.study.result import Result
 
 __all__ = ["Study", "select"]
