@@ -29,6 +29,8 @@ DIGITS = 12
 OWN_PACKAGE = "dsv_plugins"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders whose files change with a version only. Packages that are installed to be edited lie elsewhere."""
+NOT_CODE = {"__module__", "__doc__", "__qualname__", "__firstlineno__"}
+"""Members of a class that say where it is, not what it does."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -152,9 +154,11 @@ def _code(value: object, seen: set[int]) -> Iterator[bytes]:
     elif isinstance(value, type):
         yield value.__qualname__.encode()
         for name, member in sorted(vars(value).items()):
-            if not name.startswith("__") or isinstance(member, FunctionType):
+            function = getattr(member, "__func__", member)
+            # Not lists and the like, which may be caches; their first content is in the file.
+            if isinstance(function, (FunctionType, tuple, *PLAIN)) and name not in NOT_CODE:
                 yield name.encode()
-                yield from _code(getattr(member, "__func__", member), seen)
+                yield from _code(function, seen)
         for base in value.__bases__:
             if base.__module__ == value.__module__:
                 yield from _code(base, seen)

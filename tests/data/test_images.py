@@ -245,7 +245,9 @@ def test_unreadable_files_stop_or_are_skipped_and_listed(tmp_path):
     parts = make_task(tmp_path / "parts")
     for name in ("000", "001"):
         (parts / "train" / "good" / f"{name}.png").write_bytes(b"no image " + name.encode())
-    with pytest.raises(InputError, match=r"00[01]\.png cannot be read .*, .*00[01]\.png cannot be read .*; remove them.*--skip-bad"):
+    with pytest.raises(
+        InputError, match=r"00[01]\.png cannot be read .*, .*00[01]\.png cannot be read .*; remove them.*--skip-bad"
+    ):
         prepare(parts / "train", parts / "test", tmp_path / "data", size=16)
     for _ in range(2):  # the second time from what is stored
         bad = prepare(parts / "train", parts / "test", tmp_path / "data", size=16, skip_bad=True)

@@ -103,6 +103,19 @@ def test_two_of_one_name_in_one_file_differ():
     assert of_entry[0] != of_entry[1]
 
 
+def test_a_cache_that_fills_changes_nothing():
+    class Fog:
+        seen = []  # noqa: RUF012
+
+        def __call__(self, images, *, generator):
+            self.seen.append(len(images))
+            return images
+
+    first = fingerprint(Fog)
+    Fog.seen.append(1)
+    assert fingerprint(Fog) == first
+
+
 def test_it_is_the_same_in_every_process(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -228,14 +228,16 @@ def test_everything_else_is_listed_beside_the_broken_packages(listing):
     for kind, names in BUILTINS.items():
         assert names <= {plugin["name"] for plugin in own if plugin["kind"] == kind}
     assert {plugin["version"] for plugin in own} == {metadata.version("dsv-plugins")}
-    assert {
+    (good,) = (plugin for plugin in listing["plugins"] if plugin["name"] == "good")
+    assert [setting["name"] for setting in good.pop("settings")] == ["thickness"]
+    assert good == {
         "kind": "augmentation",
         "name": "good",
         "provider": "dsv-good",
         "version": "1.0",
         "summary": "Sound",
         "space": {"thickness": [1, 2]},
-    } in listing["plugins"]
+    }
     lost = {"lost", "empty", "wrong", "asks", "Cut Paste"}
     assert not lost & {plugin["name"] for plugin in listing["plugins"]}
 
