@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import ClassVar
 
 import onnxruntime
@@ -330,3 +331,33 @@ def test_a_path_is_no_datamodule(task):
 
 def test_what_is_public_is_listed():
     assert {*dsv_anomalib.__all__} <= {*dir(dsv_anomalib)}
+
+
+NATIVE_SETTINGS = {"detector_params": TINY_CUTPASTE, "space": {"patch_size": [0.1, 0.4]}, "executor": "serial"}
+
+
+def good_images_only(task: Path, **settings) -> Folder:
+    settings = {"num_workers": 0, "val_split_mode": "none", "test_split_ratio": 0.5, **settings}
+    return Folder(name="parts", root=task, normal_dir="train/good", **settings)
+
+
+def test_unlabelled_images_need_no_folder_of_anomalies_and_the_same_call_resumes(task, tmp_path):
+    results = [
+        dsv_anomalib.select(
+            "cutpaste", good_images_only(task), unlabelled=task / "test", out=tmp_path / "run", **NATIVE_SETTINGS
+        )
+        for _ in range(2)  # each time with a datamodule of its own, which splits its images
+    ]
+    assert results[0].choice == results[1].choice
+    assert len(list((tmp_path / "run/candidates").iterdir())) == 2
+    index = json.loads((tmp_path / "run/data/images.json").read_text())
+    assert {Path(file).parent.name for file in index["files"]["test"]} == {"good", "bar"}
+    assert {Path(file).parent.parent.name for file in index["files"]["train"]} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({}, "are good images only"), ({"test_split_mode": "synthetic"}, "synthetic anomalies")]
+)
+def test_test_images_without_anomalies_of_their_own_are_warned_of(task, tmp_path, settings, reason):
+    with pytest.warns(UserWarning, match=reason):
+        dsv_anomalib.select("cutpaste", good_images_only(task, **settings), out=tmp_path / "run", **NATIVE_SETTINGS)

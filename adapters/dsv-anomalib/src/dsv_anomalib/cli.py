@@ -71,6 +71,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--augmentation", type=str | list[str] | None, help="one augmentation, or a list; by default the model's own"
     )
+    parser.add_argument(
+        "--unlabelled", type=str | None, help="images to choose by, in place of the test images of the data"
+    )
     parser.add_argument("--space", type=dict[str, list[Any]], default={}, help="values to try of its hyperparameters")
     parser.add_argument("--selector", type=str | list[str], default="dsv", help="one selector, or a list")
     parser.add_argument("--updates", type=int | None, help="updates of each training, in place of the trainer's epochs")
@@ -113,6 +116,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         executor=arguments.executor,
         workers=arguments.workers,
         seed=int(arguments.seed_everything),
+        unlabelled=arguments.unlabelled,
         plugins=arguments.plugins,
         out=Path(arguments.out),
     )

@@ -14,11 +14,18 @@ from torchvision.transforms.v2 import functional
 
 from dsv_plugins import InputError
 
-__all__ = ["images_of", "preprocessed", "set_up"]
+__all__ = ["images_of", "preprocessed", "set_up", "train_paths"]
+
+SPLIT_SEED = 0
 
 
 def set_up(datamodule: AnomalibDataModule) -> None:
-    """Split the data, once: after a set-up by a plain string, a trainer would split it anew, and mix train and test."""
+    """Split the data, once: after a set-up by a plain string, a trainer would split it anew, and mix train and test.
+
+    A split that nobody gave a seed gets one: otherwise the same call would be another study each time.
+    """
+    if datamodule.seed is None:
+        datamodule.seed = SPLIT_SEED
     datamodule.prepare_data()
     datamodule.setup(TrainerFn.FITTING)
 
@@ -41,6 +48,18 @@ def images_of(datamodule: AnomalibDataModule, size: int, at_most: int | None = N
         missing = "test" if train else "train"
         raise InputError(f"the datamodule {datamodule.name} has no {missing} images; selection needs both")
     return _read(_some(train, at_most), size), _read(_some(test, at_most), size)
+
+
+def train_paths(datamodule: AnomalibDataModule) -> list[str]:
+    """The files of the train images of a datamodule that is set up.
+
+    Raises:
+        InputError: It has none.
+    """
+    paths = _paths(datamodule, "train_data")
+    if not paths:
+        raise InputError(f"the datamodule {datamodule.name} has no train images; selection needs some")
+    return paths
 
 
 def preprocessed(module: AnomalibModule, images: Tensor) -> Tensor:

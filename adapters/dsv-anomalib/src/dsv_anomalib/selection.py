@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from anomalib.data import AnomalibDataModule
+from anomalib.data.utils import TestSplitMode
 from anomalib.models.components import AnomalibModule
 
-from dsv_anomalib.data import images_of, set_up
+from dsv_anomalib.data import images_of, set_up, train_paths
 from dsv_anomalib.detector import AnomalibDetector
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
@@ -90,6 +93,7 @@ def select(
     engine_args: Mapping[str, Any] | None = None,
     detector_params: Mapping[str, Any] | None = None,
     false_alarms: float | None = None,
+    unlabelled: Path | str | Sequence[Path | str] | None = None,
     **study: Any,
 ) -> Selected:
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
@@ -106,6 +110,8 @@ def select(
             `dsv plugins` and the documentation name.
         false_alarms: The share of good images that the chosen module may call anomalous; 0.05 if None, or the lowest
             rate that the good images kept out of training can promise.
+        unlabelled: The images to choose by, in place of the datamodule's test images: a folder, a pattern, a list of
+            paths, or a txt or csv file of paths. The datamodule then needs good images only.
         **study: Further settings of `dsv_plugins.Study`, such as `out`, `executor`, `seed` and `search`.
 
     Raises:
@@ -125,10 +131,13 @@ def select(
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
-    train, test = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
+    if unlabelled is None:
+        _warn_of_meaningless_tests(datamodule)
+        images: tuple[Any, Any] = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
+    else:
+        images = (train_paths(datamodule), unlabelled)
     result = select_images(
-        train,
-        test,
+        *images,
         augmentation=augmentation or own,
         grid=dict(space or {}),
         selector=selector,
@@ -160,6 +169,22 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any]) -> 
             f"engine_args has {', '.join(reserved)}, which the study sets itself; the length of a training is "
             "detector_params={'updates': …}"
         )
+
+
+def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
+    """Say so if the test images cannot hold anomalies of their own. Only settings are looked at, not labels."""
+    mode = getattr(datamodule, "test_split_mode", None)
+    if mode == TestSplitMode.SYNTHETIC:
+        found = "are good images with synthetic anomalies"
+    elif getattr(datamodule, "abnormal_dir", "") is None:
+        found = "are good images only, split off from the train images"
+    else:
+        return
+    warnings.warn(
+        f"the test images of {datamodule.name} {found}, so that they cannot tell which augmentation suits your "
+        "defects; give new images with unlabelled=FOLDER",
+        stacklevel=3,
+    )
 
 
 def _detector(model: Model) -> tuple[str, str, tuple[object, ...]]:
