@@ -128,6 +128,12 @@ def processes_of(session: int) -> list[psutil.Process]:
     return found
 
 
+def handles_signals(process: int) -> bool:
+    """Whether a process handles SIGTERM, as the command does from its first line on."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process}/status").read_text())
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished, tmp_path, moment, sent):
@@ -135,7 +141,7 @@ def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished
     arguments = tiny_select(task, tmp_path / "run", *TWO_WORKERS)
     running = start(*arguments)
     wait_until(lambda: MOMENTS[moment](tmp_path / "run"), running)
-    time.sleep(0.3)  # past the start of Python itself, in which nothing of ours runs
+    wait_until(lambda: handles_signals(running.pid), running)  # before, Python itself starts, and nothing of ours runs
     os.killpg(running.pid, sent)
     output, errors = running.communicate(timeout=60)
     assert running.returncode in {128 + sent} | ({0} if moment == "report" else set())
