@@ -185,7 +185,7 @@ class _Work:
                 reuse_work(study)
                 result = self.conduct(study)
                 auc = auc_of(result.evaluation(result.choice.candidate), labels_of(result.run))
-                self.rivals.append(Rival(task.name, name, auc, Journal(RunFolder(result.run).journal).elapsed()))
+                self.rivals.append(Rival(task.name, name, auc, _seconds(result)))
 
     def _rival(self, task: Task, name: str) -> Study:
         study = self.bench.study(task, self.bench.augmentations[0], self.bench.seeds[0], self.registry)
@@ -211,8 +211,8 @@ class _Work:
             raise
         except DSVError as error:  # the other methods can still be compared
             notes.append(f"no Random run: {error}")
-        seconds = Journal(RunFolder(result.run).journal).elapsed()
-        cell = self._add((task.name, augmentation, seed), pool, random=random, seconds=seconds, notes=notes)
+        name = (task.name, augmentation, seed)
+        cell = self._add(name, pool, random=random, seconds=_seconds(result), notes=notes)
         with self._reported(f"{task.name}, {augmentation}, seed {seed}, variations"), threads(study.threads):
             self.varied += vary(
                 cell,
@@ -282,3 +282,8 @@ class _Work:
             reason = reason_of(error)
             self.failures[part] = reason
             self.report(f"{part} failed: {reason}")
+
+
+def _seconds(result: Result) -> float | None:
+    """How long the study of a result took; None if it was interrupted."""
+    return Journal(RunFolder(result.run).journal).elapsed()

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -56,15 +56,16 @@ class PluginFile:
 
 
 def as_plugins(given: object) -> tuple[object, ...]:
-    """What a user gave as plugins, one thing or several, with files read.
+    """What a user gave as plugins, one thing or several, or several of these, as one flat row with files read.
 
     Raises:
         InputError: A file cannot be read.
     """
     if isinstance(given, str):
-        given = [part.strip() for part in given.split(",") if part.strip()]
-    several = given if isinstance(given, Iterable) and not isinstance(given, (Path, Mapping)) else [given]
-    return tuple(map(_read, several))
+        return tuple(_read(part.strip()) for part in given.split(",") if part.strip())
+    if isinstance(given, (list, tuple)):
+        return tuple(plugin for each in given for plugin in as_plugins(each))
+    return (_read(given),)
 
 
 def plugins_of_environment() -> tuple[object, ...]:

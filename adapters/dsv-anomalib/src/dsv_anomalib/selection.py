@@ -123,11 +123,8 @@ def select(
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
-    detector, own, plugins = _detector(model)
-    given = study.pop("plugins", ())
-    if isinstance(given, str):
-        given = [part for part in given.split(",") if part]
-    plugins = (*plugins, *(given if isinstance(given, (list, tuple)) else [given]))
+    detector, own, own_plugins = _detector(model)
+    plugins = (own_plugins, study.pop("plugins", ()))
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
