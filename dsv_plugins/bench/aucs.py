@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.errors import InputError
@@ -15,7 +16,7 @@ from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation
 
-__all__ = ["NORMAL_FOLDER", "StudyAUCs", "auc_of", "labels_of", "measure_aucs"]
+__all__ = ["NORMAL_FOLDER", "StudyAUCs", "auc_of", "ensemble_auc", "labels_of", "measure_aucs"]
 
 NORMAL_FOLDER = "good"
 
@@ -60,6 +61,12 @@ def labels_of(run: Path) -> list[bool]:
 def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
     """The AUC of a candidate's test scores."""
     return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
+
+
+def ensemble_auc(evaluations: Sequence[Evaluation], labels: Sequence[bool]) -> float:
+    """The AUC of several candidates as one: of the mean of their ranks of the test images."""
+    ranks = [rankdata(evaluation.scores.test) for evaluation in evaluations]
+    return float(roc_auc_score(labels, np.mean(ranks, axis=0)))
 
 
 def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
-from sklearn.metrics import roc_auc_score
 
-from dsv_plugins.bench.aucs import auc_of
+from dsv_plugins.bench.aucs import auc_of, ensemble_auc
 from dsv_plugins.bench.methods import AVERAGE, DEFAULT, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import TrainingError
@@ -176,8 +174,7 @@ def measure(
 def _ensembles(
     evaluations: Sequence[Evaluation], labels: Sequence[bool], losses: Mapping[str, Sequence[float]]
 ) -> dict[str, float]:
-    ranks = np.array([rankdata(evaluation.scores.test) for evaluation in evaluations])
-    members = {ENSEMBLE: list(range(len(ranks)))}
+    members = {ENSEMBLE: evaluations}
     if DEFAULT in losses:
-        members[BEST_THREE] = rank(losses[DEFAULT])[:3]
-    return {name: float(roc_auc_score(labels, ranks[chosen].mean(axis=0))) for name, chosen in members.items()}
+        members[BEST_THREE] = [evaluations[place] for place in rank(losses[DEFAULT])[:3]]
+    return {name: ensemble_auc(chosen, labels) for name, chosen in members.items()}

@@ -12,13 +12,10 @@ import argparse
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 import torch
-from scipy.stats import rankdata
-from sklearn.metrics import roc_auc_score
 
 from dsv_plugins import SelectorPlugin, build_registry
-from dsv_plugins.bench.aucs import auc_of, labels_of
+from dsv_plugins.bench.aucs import auc_of, ensemble_auc, labels_of
 from dsv_plugins.hooks.search import rank
 from dsv_plugins.store.artifacts import EvaluationFolder
 
@@ -39,12 +36,10 @@ def main() -> None:
         pool = [EvaluationFolder(folder).load() for folder in sorted((run / "candidates").glob("[!.]*"))]
         labels = labels_of(run)
         best.append(max(auc_of(evaluation, labels) for evaluation in pool))
-        ranked = [rankdata(evaluation.scores.test) for evaluation in pool]
         for name in names:
             order = rank(registry.create(SelectorPlugin, name).losses(pool))
             for count in COUNTS:
-                score = np.mean([ranked[index] for index in order[:count]], axis=0)
-                aucs[name, count].append(float(roc_auc_score(labels, score)))
+                aucs[name, count].append(ensemble_auc([pool[index] for index in order[:count]], labels))
     print(f"{len(best)} pools, best single candidate {fmean(best):.3f}\n")
     print("| selector | " + " | ".join(f"k = {count}" for count in COUNTS) + " |")
     print("|---|" + "---:|" * len(COUNTS))
