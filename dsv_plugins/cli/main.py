@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from dsv_plugins.cli.signals import end_at_once, interruptible, received
+from dsv_plugins.cli.signals import end_at_once, interruptible, leave, received
 from dsv_plugins.errors import DSVError, describe_error, one_line, shown
 
 if TYPE_CHECKING:
@@ -22,10 +22,13 @@ EXIT_FAILED, EXIT_WRONG_CALL = 1, 2
 
 def command() -> NoReturn:
     """The program `dsv`: a process that ends with the command."""
-    with interruptible():
-        code = main()
-        end_at_once(code)
-        sys.exit(code)
+    try:
+        with interruptible():
+            code = main()
+            end_at_once(code)
+            leave(code)
+    except KeyboardInterrupt:  # it came between the two: after the handlers were set, before `main` could catch anything
+        leave(_interrupted("dsv"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, Exception) as error:
             # A library may turn the interrupt that ends it into an error of its own.
             if isinstance(error, KeyboardInterrupt) or received() is not None:
-                print(f"{program}: interrupted; run the same command again", file=sys.stderr)
-                return 128 + (received() or signal.SIGINT)
+                return _interrupted(program)
             if isinstance(error, DSVError):
                 print(f"{program}: {one_line(str(error))}", file=sys.stderr)
                 return error.exit_code
             # What a command raises is told by `_run`, so this is of the parser, which does not catch all it should.
             print(f"{program}: the call cannot be read ({describe_error(error)}); see 'dsv --help'", file=sys.stderr)
             return EXIT_WRONG_CALL
+
+
+def _interrupted(program: str) -> int:
+    print(f"{program}: interrupted; run the same command again", file=sys.stderr)
+    return 128 + (received() or signal.SIGINT)
 
 
 def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:

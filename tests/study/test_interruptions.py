@@ -159,6 +159,22 @@ def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished
         assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
 
 
+INTERRUPTED_WHILE_A_CLASS_IS_MADE = """
+import atexit
+atexit.register(print, "exit functions run")
+exec("import signal; signal.raise_signal(signal.SIGINT)")  # dataclasses are made by exec, too
+"""
+
+
+def test_an_interrupt_in_code_that_is_made_on_the_fly_ends_with_the_same_exit_code(tmp_path):
+    (tmp_path / "plugin.py").write_text(INTERRUPTED_WHILE_A_CLASS_IS_MADE)
+    running = start("plugins", "--plugins", tmp_path / "plugin.py")
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors == "dsv plugins: interrupted; run the same command again\n"
+    assert output == "exit functions run\n"
+
+
 def test_killing_the_workers_at_the_end_does_not_hold_the_command_up(finished, tmp_path):
     task, _, _ = finished
     running = start(*tiny_select(task, tmp_path / "run", *TWO_WORKERS))
