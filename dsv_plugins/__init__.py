@@ -39,6 +39,7 @@ from dsv_plugins.hooks.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
+    from dsv_plugins.detectors.lightning_detector import LightningDetector
     from dsv_plugins.study.model import Model, Prediction, load
     from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
@@ -59,6 +60,7 @@ __all__ = [
     "ExecutorPlugin",
     "Health",
     "InputError",
+    "LightningDetector",
     "Model",
     "Observer",
     "ObserverPlugin",
@@ -96,6 +98,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "LightningDetector": "dsv_plugins.detectors.lightning_detector",
     "Model": "dsv_plugins.study.model",
     "Prediction": "dsv_plugins.study.model",
     "Result": "dsv_plugins.study.result",

@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 import dsv_plugins.backbones
 from dsv_plugins import InputError
-from dsv_plugins.builtin.detectors.weights import DEFAULT_BACKBONE
+from dsv_plugins.detectors.weights import DEFAULT_BACKBONE
 from dsv_plugins.transforms import best_device, resized
 
 __all__ = ["FINE_PLACES", "PLACES", "POOLED", "STAGE_INPUT", "Backbone", "FrozenFeatures", "load_backbone"]

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from dsv_plugins import Augmentation, Progress, TrainingError
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
-from dsv_plugins.builtin.detectors.lightning_loop import Batches, train
 from dsv_plugins.builtin.detectors.resnet import ResNet18
 from dsv_plugins.builtin.detectors.resnet18_settings import Settings
+from dsv_plugins.detectors.lightning_loop import Batches, train
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import resized
 

@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
-from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density
 from dsv_plugins.builtin.detectors.mixture import Mixture
 from dsv_plugins.builtin.detectors.resnet18_settings import Settings
-from dsv_plugins.builtin.detectors.saved_files import (
+from dsv_plugins.detectors.densities import DENSITY_CLASSES, Density
+from dsv_plugins.detectors.saved_files import (
     PROGRESS_FILE,
     TENSORS_FILE,
     by_prefix,

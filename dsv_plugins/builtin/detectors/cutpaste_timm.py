@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress, TrainingError
-from dsv_plugins.builtin.detectors.saved_files import (
+from dsv_plugins.builtin.detectors.timm_settings import TimmSettings
+from dsv_plugins.detectors.saved_files import (
     PROGRESS_FILE,
     TENSORS_FILE,
     by_prefix,
@@ -30,7 +31,6 @@ from dsv_plugins.builtin.detectors.saved_files import (
     read_progress,
     readable,
 )
-from dsv_plugins.builtin.detectors.timm_settings import TimmSettings
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import as_float, best_device
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.backbone import FrozenFeatures
-from dsv_plugins.builtin.detectors.densities import DENSITY_CLASSES, Density, Gaussian
 from dsv_plugins.builtin.detectors.places import PlaceGaussian, batches
 from dsv_plugins.builtin.detectors.tail import Tail
+from dsv_plugins.detectors.densities import DENSITY_CLASSES, Density, Gaussian
 
 __all__ = ["Scorer"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv_plugins.builtin.detectors.checks import check_density, check_positive, check_whole
-from dsv_plugins.builtin.detectors.weights import DEFAULT_BACKBONE, check_weights
+from dsv_plugins.detectors.weights import DEFAULT_BACKBONE, check_weights
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.cutpaste_timm import CutPasteTimm

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -22,7 +23,7 @@ from typing import IO, Any
 import cloudpickle
 
 from dsv_plugins import TrainingError
-from dsv_plugins.errors import describe_error
+from dsv_plugins.errors import RemoteError, describe_error
 
 __all__ = ["Answer", "Worker", "serve"]
 
@@ -110,7 +111,9 @@ class Worker:
             timer.daemon = True
             timer.start()
         try:
-            value, error = pickle.loads(_read(self._process.stdout))  # noqa: S301 — from our own worker
+            value, error, told = pickle.loads(_read(self._process.stdout))  # noqa: S301 — from our own worker
+            if error is not None:
+                error.__cause__ = RemoteError(told)
             return Answer(value, error)
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # the pipe ended, perhaps amid an answer
             return Answer(exit_code=self._process.wait(), late=self._is_late)
@@ -161,19 +164,19 @@ def _forward(incoming: IO[bytes], calls: queue.SimpleQueue[bytes]) -> None:
 
 
 def _answer_to(call: bytes) -> bytes:
-    value = error = None
+    value, error, told = None, None, ""
     try:
         function, arguments = pickle.loads(call)  # noqa: S301 — from our own driver
         value = function(*arguments)
     except Exception as raised:
-        error = raised
+        error, told = raised, traceback.format_exc()
     except BaseException as raised:  # no plugin can end the worker, nor fake a Ctrl-C, which does not come here
-        error = TrainingError(describe_error(raised))
+        error, told = TrainingError(describe_error(raised)), traceback.format_exc()
     try:
-        answer = cloudpickle.dumps((value, error))
+        answer = cloudpickle.dumps((value, error, told))
         pickle.loads(answer)  # noqa: S301 — some exceptions can be pickled, but not unpickled
     except Exception as raised:
-        answer = cloudpickle.dumps((None, TrainingError(describe_error(error or raised))))
+        answer = cloudpickle.dumps((None, TrainingError(describe_error(error or raised)), told))
     return answer  # type: ignore[no-any-return, unused-ignore]
 
 

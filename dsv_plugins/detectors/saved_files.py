@@ -11,8 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dsv_plugins import InputError
-from dsv_plugins.errors import describe_error
+from dsv_plugins.errors import InputError, describe_error
 
 __all__ = ["PROGRESS_FILE", "TENSORS_FILE", "by_prefix", "check_images", "read_progress", "readable"]
 

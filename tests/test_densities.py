@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.covariance import LedoitWolf
 
-from dsv_plugins.builtin.detectors.densities import Gaussian, Kernel
+from dsv_plugins.detectors.densities import Gaussian, Kernel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

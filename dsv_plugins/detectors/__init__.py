@@ -1,0 +1,1 @@
+"""What detectors are made of: a training loop, densities, files, and a base class for Lightning."""
