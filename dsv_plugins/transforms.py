@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dsv_plugins.errors import InputError, PluginError
+from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.hooks.interfaces import Augmentation
 
 __all__ = ["as_float", "best_device", "from_transform", "global_randomness", "resized"]
 
 Layout = Literal["chw", "hwc"]
+Pixels = Literal["float", "uint8"]
+
+_one_at_a_time = threading.RLock()
+"""Held while the global generators are seeded: they belong to the whole process, so only one thread may use them."""
 
 
 def as_float(images: Tensor) -> Tensor:
@@ -43,7 +48,7 @@ def best_device() -> torch.device:
     return accelerator or torch.device("cpu")
 
 
-def from_transform(transform: Callable[..., Any], *, layout: Layout = "chw") -> Augmentation:
+def from_transform(transform: Callable[..., Any], *, layout: Layout = "chw", pixels: Pixels = "float") -> Augmentation:
     """Make an augmentation of a transform that takes one image and returns one of the same size.
 
     ```python
@@ -53,26 +58,32 @@ def from_transform(transform: Callable[..., Any], *, layout: Layout = "chw") -> 
     ```
 
     Each image gets a seed from the augmentation's generator, and the transform runs with the global generators of
-    torch, `random` and numpy at that seed. They are put back afterwards; as they belong to the whole process, do not
-    run such augmentations in several threads at once.
+    torch, `random` and numpy at that seed. They are put back afterwards. As they belong to the whole process, threads
+    that use such augmentations at the same time wait for each other.
 
     Args:
         transform: Called with each image. If it has `set_random_seed`, as albumentations has, it gets the image's seed.
         layout: "chw" calls `transform(tensor)` with a tensor of shape (channels, height, width), for torchvision and
             kornia; "hwc" calls `transform(image=array)["image"]` with a float32 array of shape (height, width,
             channels), for albumentations.
+        pixels: "float" gives the transform pixels from 0 to 1; "uint8" gives whole numbers from 0 to 255, which some
+            transforms need.
 
     Raises:
-        InputError: The layout is neither of the two.
+        InputError: The layout or the kind of pixels is none of the two.
     """
     if layout not in ("chw", "hwc"):
         raise InputError(f"the layout is {layout!r}; give 'chw' (torchvision, kornia) or 'hwc' (albumentations)")
-    return _TransformAugmentation(transform, layout)
+    if pixels not in ("float", "uint8"):
+        raise InputError(f"pixels is {pixels!r}; give 'float' (0 to 1) or 'uint8' (0 to 255)")
+    return _TransformAugmentation(transform, layout, pixels)
 
 
 @contextmanager
 def global_randomness(device: torch.device | None = None) -> Iterator[Callable[[int], None]]:
     """Yield a function that seeds the global generators of torch, `random` and numpy, and put them back in the end.
+
+    One thread at a time: another one waits here.
 
     Args:
         device: A CUDA device whose generator is to be seeded as well.
@@ -88,15 +99,16 @@ def global_randomness(device: torch.device | None = None) -> Iterator[Callable[[
         for generator in generators:
             generator.manual_seed(seed)
 
-    states = [generator.get_state() for generator in generators]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        yield seed_all
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+    with _one_at_a_time:
+        states = [generator.get_state() for generator in generators]
+        python_state, numpy_state = random.getstate(), np.random.get_state()
+        try:
+            yield seed_all
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,7 @@ class _TransformAugmentation:
 
     transform: Callable[..., Any]
     layout: Layout
+    pixels: Pixels
 
     def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
         seeds = torch.randint(2**31, (len(images),), generator=generator, device=generator.device).tolist()
@@ -114,24 +127,45 @@ class _TransformAugmentation:
                 seed_all(seed)
                 if hasattr(self.transform, "set_random_seed"):
                     self.transform.set_random_seed(seed)
-                place.copy_(self._apply(image.clone()))  # a clone, since some transforms work in place
+                place.copy_(as_float(self._apply(self._given(image))))
         return augmented.clamp_(0, 1)
 
+    def _given(self, image: Tensor) -> Tensor:
+        """A copy of the image with the pixels that the transform wants; some transforms work in place."""
+        return image.mul(255).round_().byte() if self.pixels == "uint8" else image.clone()
+
     def _apply(self, image: Tensor) -> Tensor:
-        if self.layout == "chw":
-            given, returned = image, self.transform(image)
-            result = returned[0] if isinstance(returned, Tensor) and returned.shape[:-3] == (1,) else returned  # kornia
-        else:
-            given = image.permute(1, 2, 0)
-            returned = self.transform(image=given.to("cpu", torch.float32).contiguous().numpy())["image"]
-            # A copy, since torch does not take the negative strides of a flipped array.
-            result = torch.from_numpy(np.array(returned)).permute(2, 0, 1) if np.ndim(returned) == 3 else returned
-        if not isinstance(result, Tensor) or result.shape != image.shape or not result.is_floating_point():
+        """One image through the transform, from our layout into its layout and back."""
+        given = image if self.layout == "chw" else image.permute(1, 2, 0)
+        try:
+            if self.layout == "chw":
+                returned = self.transform(image)
+            else:
+                array = given.cpu().float() if given.is_floating_point() else given.cpu()
+                returned = self.transform(image=array.contiguous().numpy())["image"]
+        except Exception as error:
             raise PluginError(
-                f"the transform {_name(self.transform)} returned {_described(returned)} for a floating-point image of "
-                f"shape {tuple(given.shape)}; use one that keeps size and type"
+                f"the transform {_name(self.transform)} failed on a {given.dtype} image of shape "
+                f"{tuple(given.shape)}: {describe_error(error)}{self._hint()}"
+            ) from error
+        result = returned
+        if self.layout == "chw" and isinstance(returned, Tensor) and returned.shape[:-3] == (1,):  # kornia
+            result = returned[0]
+        elif self.layout == "hwc" and np.ndim(returned) == 3:
+            # A copy, since torch does not take the negative strides of a flipped array.
+            result = torch.from_numpy(np.array(returned)).permute(2, 0, 1)
+        if not isinstance(result, Tensor) or result.shape != image.shape or not self._fits(result):
+            raise PluginError(
+                f"the transform {_name(self.transform)} returned {_described(returned)} for a {given.dtype} image of "
+                f"shape {tuple(given.shape)}; use one that keeps size and type{self._hint()}"
             )
         return result
+
+    def _fits(self, result: Tensor) -> bool:
+        return result.is_floating_point() if self.pixels == "float" else result.dtype == torch.uint8
+
+    def _hint(self) -> str:
+        return '; if it needs whole numbers from 0 to 255, give pixels="uint8"' if self.pixels == "float" else ""
 
 
 def _name(transform: Callable[..., Any]) -> str:

@@ -143,18 +143,36 @@ def peek_at_global_state(images, generator):
     return honest(images, generator) * number
 
 
+def honest_without_generator(images):
+    return honest(images, torch.Generator())
+
+
+class Shared:
+    """Keeps the generator of a call in the object, where a call in another thread finds it."""
+
+    def __call__(self, images, *, generator):
+        self.generator = generator
+        time.sleep(0.001)
+        return honest(images, self.generator)
+
+
 BROKEN_AUGMENTATIONS = [
     Broken("has_sound_record", augmentation(honest, name="Not A Name")),
     Broken("has_all_methods", AugmentationPlugin("broken", dict), along=None),
     Broken("keeps_shape", augmentation(lambda i, g: honest(i, g)[..., 1:]), along=None),
-    Broken("keeps_shape", augmentation(lambda i, g: honest(i, g).numpy(), name="numpy"), along=None),
+    Broken("can_be_called", augmentation(lambda i, g: honest(i, g).numpy(), name="numpy"), along=None),
+    Broken("can_be_called", AugmentationPlugin("forgetful", lambda: honest_without_generator), along=None),
     Broken("keeps_dtype", augmentation(lambda i, g: honest(i, g).float())),
     Broken("keeps_device", augmentation(lambda i, g: honest(i, g).to("meta")), along=None),
     Broken("keeps_range", augmentation(lambda i, g: honest(i, g) * 1.01), along=None),
     Broken("keeps_range", augmentation(lambda i, g: honest(i, g) - 0.01, name="negative"), along=None),
     Broken("returns_finite_values", augmentation(lambda i, g: honest(i, g) / 0), along=None),
     Broken("does_not_modify_its_input", augmentation(modify_input)),
-    Broken("repeats_itself", AugmentationPlugin("broken", Forgetful)),
+    Broken(
+        "repeats_itself",
+        AugmentationPlugin("broken", Forgetful),
+        along=frozenset({"agrees_with_itself_in_threads"}),
+    ),
     Broken(
         "repeats_itself",
         AugmentationPlugin("individual", Individual),
@@ -172,6 +190,7 @@ BROKEN_AUGMENTATIONS = [
     Broken("leaves_global_randomness_alone", augmentation(after(np.random.seed), name="numpy")),
     Broken("leaves_global_randomness_alone", augmentation(after(random.seed), name="random")),
     Broken("ignores_global_randomness", augmentation(peek_at_global_state)),
+    Broken("agrees_with_itself_in_threads", AugmentationPlugin("shared", Shared)),
 ]
 
 
@@ -277,6 +296,7 @@ BROKEN_DETECTOR_ENCODERS = [
         "uses_no_network",
         detector("resolves", fit=fit_after(connect_to(lambda: socket.create_connection(("localhost", 9))))),
     ),
+    Broken("can_be_trained", detector("raises", fit=fit_after(lambda a: 1 / 0)), along=None),
     Broken("fits_in_seconds", detector(fit=fit_after(put_clock_forward))),
     Broken("reports_progress", detector(fit=fit_after(lambda a: a.update(progress=None)))),
     Broken(
@@ -541,6 +561,7 @@ class Impatient(Observer):
 BROKEN_OBSERVERS = [
     Broken("has_sound_record", ObserverPlugin("broken", lambda folder: Observer()), along=None),
     Broken("is_an_observer", ObserverPlugin("broken", object), along=None),
+    Broken("has_no_misspelled_events", ObserverPlugin("broken", type("Deaf", (Observer,), {"finnished": print}))),
     Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Impatient)),
 ]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -35,6 +37,12 @@ def erase_by_numpy(image: torch.Tensor) -> torch.Tensor:
     return image
 
 
+def flip_a_bit(image: torch.Tensor) -> torch.Tensor:
+    if image.dtype != torch.uint8:
+        raise TypeError(f"only uint8 images, not {image.dtype}")
+    return image ^ (1 << random.randrange(8))
+
+
 class FakeAlbumentations:
     """Called with keywords and arrays; draws from a generator of its own, which `set_random_seed` sets."""
 
@@ -60,6 +68,7 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "python-random": lambda: from_transform(erase_by_random),
     "numpy-random": lambda: from_transform(erase_by_numpy),
     "fake-albumentations": lambda: from_transform(FakeAlbumentations(), layout="hwc"),
+    "whole-numbers": lambda: from_transform(flip_a_bit, pixels="uint8"),
 }
 
 
@@ -106,13 +115,47 @@ def test_the_hwc_layout_hands_over_height_width_channels() -> None:
     assert torch.equal(augment(from_transform(brighten_first_row_red, layout="hwc"), images()), expected)
 
 
+def test_a_transform_of_whole_numbers_gets_them_in_both_layouts() -> None:
+    def negative(image: torch.Tensor) -> torch.Tensor:
+        return {torch.uint8: 255, np.dtype("uint8"): np.uint8(255)}[image.dtype] - image
+
+    def negative_array(*, image: np.ndarray) -> dict[str, np.ndarray]:
+        return {"image": negative(image)}
+
+    eighths = torch.randint(256, (4, 3, 20, 24), generator=torch.Generator().manual_seed(0)) / 255
+    for augmentation in (
+        from_transform(negative, pixels="uint8"),
+        from_transform(negative_array, layout="hwc", pixels="uint8"),
+    ):
+        assert torch.allclose(augment(augmentation, eighths), 1 - eighths)
+
+
+def test_a_transform_that_needs_whole_numbers_says_how_to_give_them() -> None:
+    with pytest.raises(PluginError, match=r'the transform flip_a_bit failed .*uint8.*; .* give pixels="uint8"'):
+        augment(from_transform(flip_a_bit), images())
+    with pytest.raises(InputError, match="pixels is 'byte'; give 'float'"):
+        from_transform(flip_a_bit, pixels="byte")
+
+
+def test_threads_that_use_global_randomness_do_not_disturb_each_other() -> None:
+    def slow(image: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.001)  # long enough for another thread to seed, if it could
+        return image * random.random() * torch.rand(1) * np.random.rand()
+
+    augmentation = from_transform(slow)
+    one_after_the_other = [augment(augmentation, images(), seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        at_the_same_time = list(pool.map(lambda seed: augment(augmentation, images(), seed), range(8)))
+    assert all(map(torch.equal, one_after_the_other, at_the_same_time))
+
+
 def test_the_global_generators_are_put_back_even_if_the_transform_fails() -> None:
     def fail(image: torch.Tensor) -> torch.Tensor:
         torch.rand(1), np.random.rand(), random.random()
         raise ZeroDivisionError
 
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(PluginError, match="the transform fail failed on a torch.float32 image"):
         augment(from_transform(fail), images())
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]

@@ -8,16 +8,14 @@ from pathlib import Path
 import skimage
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
+from tiles import SIDE, tile
 
 from dsv_plugins import AugmentationPlugin, build_registry
 from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
 
 TARGET = Path(__file__).parents[1] / "assets" / "augmentations.png"
 NAMES = ("cutout", "cutavg", "cutdiff", "cutpaste")
-PIXELS, SIDE, GAP, MARGIN, HEADER = 256, 144, 4, 84, 30
-RED = (220, 30, 30)
-VISIBLE = 1 / 255
+PIXELS, GAP, MARGIN, HEADER = 256, 4, 84, 30
 
 
 def main() -> None:
@@ -41,19 +39,6 @@ def main() -> None:
 
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     figure.quantize(128, dither=Image.Dither.NONE).save(TARGET, optimize=True)
-
-
-def tile(before: Tensor, after: Tensor) -> Image.Image:
-    """The augmented image, with a frame around what changed: few could find a single pixel without."""
-    picture = Image.fromarray((after * 255).round().byte().numpy()).resize((SIDE, SIDE), Image.Resampling.BOX)
-    picture = picture.convert("RGB")
-    changed = ((before - after).abs() > VISIBLE).nonzero()
-    if len(changed):
-        top, left = (changed.min(dim=0).values * SIDE / PIXELS).floor().int().tolist()
-        bottom, right = ((changed.max(dim=0).values + 1) * SIDE / PIXELS).ceil().int().tolist()
-        frame = (max(left - 4, 0), max(top - 4, 0), min(right + 3, SIDE - 1), min(bottom + 3, SIDE - 1))
-        ImageDraw.Draw(picture).rectangle(frame, outline=RED)
-    return picture
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections import Counter
+
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from dsv_plugins.cli.options import add_plugins
+from dsv_plugins.cli.options import add_plugins, kind_of
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.records import RECORDS, Plugin
@@ -17,8 +21,14 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("name", help="name of the plugin, as `dsv plugins` shows it")
-    parser.add_argument("--kind", choices=list(RECORDS), help="needed only where two kinds share the name")
+    parser.add_argument("--kind", type=kind_of, help="needed only if two kinds share the name")
     add_plugins(parser)
+    parser.add_argument(
+        "--expect-failed",
+        metavar="CHECK,...",
+        default="",
+        help="checks that the plugin is known to fail; the exit code is 0 if these fail and no others",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
@@ -28,7 +38,8 @@ def run(arguments: Namespace) -> int:
 
     from dsv_plugins.testing import run_checks  # torch is needed from here on
 
-    results = list(run_checks(record))
+    expected = [name.strip() for name in arguments.expect_failed.split(",") if name.strip()]
+    results = list(run_checks(record, dict.fromkeys(expected, "named by --expect-failed")))
     failed = any(result.failed for result in results)
     if arguments.json:
         rows = [{"check": result.check, "status": result.status, "reason": result.reason} for result in results]
@@ -38,9 +49,18 @@ def run(arguments: Namespace) -> int:
         for heading in ("check", "status", "reason"):
             table.add_column(heading, no_wrap=heading != "reason", overflow="fold")
         for result in results:
-            colour = "red" if result.failed else "green"
-            table.add_row(literal(result.check), literal(result.status, colour), literal(result.reason))
+            if result.status != "skipped":
+                colour = "red" if result.failed else "green"
+                table.add_row(literal(result.check), literal(result.status, colour), literal(result.reason))
         Terminal().print(table)
+        skipped = Counter(result.reason for result in results if result.status == "skipped")
+        for reason, count in skipped.items():
+            Terminal().print(literal(f"{count} more skipped {reason}", "dim"), soft_wrap=True)
+    if arguments.debug:
+        for result in results:
+            if result.failed and result.error is not None:
+                print(f"\n{result.check}:", file=sys.stderr)
+                traceback.print_exception(result.error)
     return 1 if failed else 0
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.options import kind_of
 from dsv_plugins.cli.scaffold.example import Example
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.records import NAME_RULE, RECORDS, Plugin, is_name
 from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.hooks.versions import API
 
 __all__ = ["add_arguments", "run"]
 
-KINDS = ("augmentation", "detector-encoder", "selector", "search", "executor", "observer")
 FILES = {
     "pyproject.toml.jinja": "pyproject.toml",
     "hooks.py.jinja": "src/{package}/__init__.py",
@@ -41,14 +41,14 @@ USES = {
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("name", help="the name that users will type, such as fog")
-    parser.add_argument("--kind", type=Literal[KINDS], default="augmentation", help="the kind of the plugin")
+    parser.add_argument("--kind", type=kind_of, default="augmentation", help=f"the kind: {', '.join(RECORDS)}")
     parser.add_argument("--file", action="store_true", help="one file to use with --plugins, instead of a package")
     parser.add_argument("--out", type=str, default=".", help="the folder in which to write it")
 
 
 def run(arguments: Namespace) -> int:
     """Write the plugin, and say what to do next."""
-    name, kind = arguments.name, arguments.kind.replace("-", "_")
+    name, kind = arguments.name, arguments.kind
     _check_name(name, RECORDS[kind])
     terminal, use = Terminal(), USES[kind].format(name=name)
     example = Example.of(kind, name)
@@ -110,6 +110,7 @@ def _package(name: str, kind: str, example: Example) -> dict[str, str]:
         "record": RECORDS[kind].__name__,
         "hook_name": kind,
         "bound": _bound(),
+        "api": API,
         "use": USES[kind].format(name=name),
         "year": datetime.date.today().year,
         **{field: getattr(example, field) for field in ("implementation", "hook", "made", "parameters", "arguments")},

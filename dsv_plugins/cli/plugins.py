@@ -71,6 +71,7 @@ def _as_json(registry: Registry, shown: list[Registered]) -> dict[str, object]:
             }
             for failure in registry.failures
         ],
+        "advice": [{"provider": str(advice.provider), "reason": advice.reason} for advice in registry.advice],
     }
 
 
@@ -96,8 +97,8 @@ def _print_table(registry: Registry, terminal: Terminal) -> None:
     terminal.print(table)
     for failure in registry.failures:
         terminal.print(literal("failed", "red"), literal(str(failure)), soft_wrap=True)
-    for note in registry.heavy:
-        terminal.print(literal("slow", "yellow"), literal(str(note)), soft_wrap=True)
+    for note in registry.advice:
+        terminal.print(literal("advice", "yellow"), literal(str(note)), soft_wrap=True)
 
 
 def _print_page(plugin: Registered, terminal: Terminal) -> None:
@@ -129,6 +130,7 @@ def describe_space(space: Space) -> str:
 def describe_values(values: Values) -> str:
     """The values of one hyperparameter, in a few words."""
     if isinstance(values, Range):
-        return f"{values.low:g} … {values.high:g}{', logarithmic' if values.log else ''}"
+        kind = ", whole" if values.integer else ""
+        return f"{values.low:g} … {values.high:g}{kind}{', logarithmic' if values.log else ''}"
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
     return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]} … {shown[-1]}, {len(shown)} values"

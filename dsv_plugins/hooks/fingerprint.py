@@ -31,6 +31,8 @@ INSTALLED = {"site-packages", "dist-packages"}
 """Folders whose files change with a version only. Packages that are installed to be edited lie elsewhere."""
 NOT_CODE = {"__module__", "__doc__", "__qualname__", "__firstlineno__"}
 """Members of a class that say where it is, not what it does."""
+NO_NEIGHBOURS = {OWN_PACKAGE, "torch", *sys.stdlib_module_names}
+"""What a file imports from elsewhere, whatever lies beside it."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -47,7 +49,10 @@ def fingerprint(factory: Callable[..., object]) -> str:
         assert module is not None
         digest.update(_version(module.__name__.partition(".")[0]).encode())
     else:
-        sources = [module.__dict__[CONTENT]] if hasattr(module, CONTENT) else [_source(file) for file in files]
+        sources = [_source(file) for file in files]
+        if module is not None and hasattr(module, CONTENT):  # what was run counts, not what its file says by now
+            own = Path(str(module.__file__)).absolute()
+            sources = [module.__dict__[CONTENT], *(_source(file) for file in files if file != own)]
         for content in (*sources, *_libraries(sources)):
             digest.update(content)
     return digest.hexdigest()[:DIGITS]
@@ -79,7 +84,7 @@ def _with_neighbours(file: Path) -> set[Path]:
         if each in found or not each.is_file():
             continue
         found.add(each)
-        for name in _imported(_source(each)):
+        for name in _imported(_source(each)) - NO_NEIGHBOURS:
             waiting.append(each.with_name(f"{name}.py"))
             waiting.extend(each.with_name(name).rglob("*.py"))
     return found
@@ -113,7 +118,7 @@ def _imported(source: bytes) -> frozenset[str]:
 def _libraries(sources: list[bytes]) -> list[bytes]:
     """The libraries that files import, with their versions. Torch and ours are a part of every candidate's id."""
     names = {name for source in sources for name in _imported(source)}
-    names -= {OWN_PACKAGE, "torch"} | sys.stdlib_module_names
+    names -= NO_NEIGHBOURS
     return [f"{name} {_version(name)}".encode() for name in sorted(names)]
 
 

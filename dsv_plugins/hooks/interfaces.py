@@ -42,7 +42,7 @@ class Augmentation(Protocol):
 
 
     class Stripe:
-        \"\"\"Blackens one row of each image.\"\"\"
+        \"\"\"Blackens some rows of each image, at a random height.\"\"\"
 
         def __init__(self, thickness):
             self.thickness = thickness
@@ -58,7 +58,7 @@ class Augmentation(Protocol):
     @hookimpl
     def augmentation():
         return AugmentationPlugin(
-            name="stripe", factory=Stripe, space={"thickness": [1, 2, 4]}, summary="One black row of each image"
+            name="stripe", factory=Stripe, space={"thickness": [1, 2, 4]}, summary="A black stripe in each image"
         )
     ```
     """

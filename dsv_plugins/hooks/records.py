@@ -28,7 +28,10 @@ __all__ = [
     "Plugin",
     "SearchPlugin",
     "SelectorPlugin",
+    "defaults_of",
+    "factory_problems",
     "is_name",
+    "product_problem",
     "record_problems",
     "unwrapped",
 ]
@@ -36,6 +39,8 @@ __all__ = [
 Product = TypeVar("Product", covariant=True)
 
 NAME_RULE = "lower-case letters, digits and single hyphens"
+PROTOCOL_METHODS = ("__call__", "losses")
+"""What an augmentation and a selector have: any object with that method is one."""
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -91,6 +96,8 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
         check_params: Settings with which the conformance kit can fit it in seconds, such as a small width.
         presets: The values that its setting `preset` takes, if it has one, each with the settings of a study that go
             with it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
+        combines: Whether all its candidates as one are better than a choice among them. Then a study keeps such an
+            ensemble as its model, unless it is told otherwise.
         preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
             something is missing that a training needs, such as weights. Must be quick.
     """
@@ -100,6 +107,7 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
 
     check_params: Mapping[str, object] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    combines: bool = False
     preflight: Callable[..., None] | None = None
 
     def first_point(self) -> dict[str, object]:
@@ -204,6 +212,19 @@ def record_problems(record: Plugin[object]) -> list[str]:
     return problems
 
 
+def product_problem(made: object, kind: type[Plugin[object]]) -> str:
+    """Why what a factory made does not fit its kind; empty if it does."""
+    product = kind.product
+    if isinstance(made, product):
+        return ""
+    if not getattr(product, "_is_protocol", False):
+        return f"is no {product.__name__}; derive it from dsv_plugins.{product.__name__}"
+    # Any object with the methods will do, so its class is not what is wrong.
+    methods = [name for name in PROTOCOL_METHODS if name in vars(product)]
+    missing = [name for name in methods if not callable(getattr(made, name, None))]
+    return f"has no method {' and '.join(missing)}, which every {product.__name__} has"
+
+
 def factory_problems(factory: Callable[..., object], params: Mapping[str, object], advice: str = "") -> list[str]:
     """Why the factory would not take these hyperparameters by name, judged from its signature.
 
@@ -224,6 +245,15 @@ def factory_problems(factory: Callable[..., object], params: Mapping[str, object
             return [f"the factory does not take {_quoted(unknown)}; {takes}"]
     missing = [name for name in required_arguments(factory) if name not in params]
     return [f"the factory needs {_quoted(missing)}; {advice or takes}"] if missing else []
+
+
+def defaults_of(factory: Callable[..., object]) -> dict[str, object]:
+    """The numbers that a factory takes by default, by the name of the parameter."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {p.name: p.default for p in parameters if type(p.default) in (int, float)}
 
 
 def required_arguments(function: Callable[..., object]) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -28,8 +29,16 @@ from dsv_plugins.errors import (
 from dsv_plugins.hooks import specs
 from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.fingerprint import fingerprint
-from dsv_plugins.hooks.records import RECORDS, Plugin, factory_problems, record_problems, required_arguments
+from dsv_plugins.hooks.records import (
+    RECORDS,
+    Plugin,
+    factory_problems,
+    product_problem,
+    record_problems,
+    required_arguments,
+)
 from dsv_plugins.hooks.sources import PLUGINS_VARIABLE, PluginFile, as_plugins, loaded, plugins_of_environment
+from dsv_plugins.hooks.versions import api_problem
 
 __all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
 
@@ -38,6 +47,8 @@ DISABLE_VARIABLE = "DSV_DISABLE_PLUGINS"
 TRACE_VARIABLE = "DSV_TRACE_PLUGINS"
 """If it is set, every call of a hook is printed to the standard error, with its provider and its time."""
 DISTRIBUTION = "dsv-plugins"
+SIMILAR = 0.65
+"""How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 HEAVY = ("torch", "torchvision", "lightning", "anomalib", "timm", "ray", "tensorflow")
 """Libraries that take seconds to import."""
 
@@ -101,14 +112,15 @@ class Registry:
     Attributes:
         plugins: Every sound plugin with its provider.
         failures: What could not be loaded, and names that two providers claim, each with the provider and the reason.
-        heavy: Providers that import slow libraries although nobody uses their plugins yet.
+        advice: What works and should be changed: hooks that import slow libraries although nobody uses their plugins
+            yet, and hooks that are deprecated.
     """
 
     def __init__(
-        self, plugins: Iterable[Registered], failures: Iterable[Failure] = (), heavy: Iterable[Failure] = ()
+        self, plugins: Iterable[Registered], failures: Iterable[Failure] = (), advice: Iterable[Failure] = ()
     ) -> None:
         self.plugins = tuple(plugins)
-        self.heavy = tuple(heavy)
+        self.advice = tuple(advice)
         self._not_loaded = tuple(failures)
         self.failures = self._not_loaded + tuple(_conflicts(self.plugins))
         self._fingerprints: dict[tuple[str, str], str] = {}
@@ -162,11 +174,8 @@ class Registry:
                 made = record.factory(**params)
             except (TypeError, ValueError) as error:
                 raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {describe_error(error)}") from error
-        if not isinstance(made, kind.product):
-            raise PluginError(
-                f"{label} made a {type(made).__name__}, which is no {kind.product.__name__}; "
-                f"derive it from dsv_plugins.{kind.product.__name__}"
-            )
+        if problem := product_problem(made, kind):
+            raise PluginError(f"{label} made an object of class {type(made).__name__}, which {problem}")
         return made
 
     def _find(self, kind: str, name: str) -> Registered:
@@ -179,9 +188,13 @@ class Registry:
 
     def unknown(self, name: str, kind: str | None = None) -> UnknownPluginError:
         """The error that says which names there are, of one kind or of all, and which plugins failed to load."""
+        given = [failure for failure in self._not_loaded if not failure.provider.entry_point]
+        if given:  # nobody who gave a file that failed wants to read what else there is
+            reasons = " | ".join(map(str, given))
+            return UnknownPluginError(f"no {kind or 'plugin'} is named {name!r}, since one failed to load: {reasons}")
         known = sorted({plugin.record.name for plugin in self.plugins if kind in (None, plugin.record.kind)})
         elsewhere = sorted({plugin.record.kind for plugin in self.plugins if plugin.record.name == name})
-        nearest = difflib.get_close_matches(name.lower(), known, n=1)
+        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR)
         parts = [f"no {kind or 'plugin'} is named {name!r}"]
         if elsewhere:
             parts.append(f"that is the name of a plugin of kind {' and '.join(elsewhere)}")
@@ -209,20 +222,22 @@ def build_registry(plugins: object = ()) -> Registry:
     """
     found: list[Registered] = []
     failures: list[Failure] = []
-    heavy: list[Failure] = []
+    advice: list[Failure] = []
     imported = _heavy_imports()
     for provider, plugin in _load_all((*plugins_of_environment(), *as_plugins(plugins)), failures):
         for outcome in _outcomes(plugin, str(provider)):
             if isinstance(outcome, str):
                 failures.append(Failure(provider, outcome))
+            elif isinstance(outcome, Warning):
+                advice.append(Failure(provider, str(outcome)))
             else:
                 found.append(Registered(outcome, provider))
         if new := _heavy_imports() - imported:
             imported |= new
-            heavy.append(
+            advice.append(
                 Failure(provider, f"imports {', '.join(sorted(new))} with its hooks; import it in the factory instead")
             )
-    return Registry(found, failures, heavy)
+    return Registry(found, failures, advice)
 
 
 def _heavy_imports() -> set[str]:
@@ -236,7 +251,7 @@ def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tu
     installed: list[object] = []
     for provider, entry_point in _entry_points():
         try:
-            plugin = _attempt(entry_point.load)
+            plugin = _attempt(_traced(entry_point.load, f"{provider}: import"))
         except PluginError as error:
             failures.append(Failure(provider, f"{entry_point.value!r} cannot be loaded: {error}"))
         else:
@@ -245,7 +260,7 @@ def _load_all(plugins: Sequence[object], failures: list[Failure]) -> Iterator[tu
     for given in plugins:
         provider = Provider(_name_of(given))
         try:
-            plugin = _attempt(loaded, given)
+            plugin = _attempt(_traced(loaded, f"{provider}: import"), given)
         except PluginError as error:
             failures.append(Failure(provider, f"it cannot be loaded: {error}"))
             continue
@@ -283,8 +298,10 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
-def _outcomes(plugin: object, provider: str) -> Iterator[Plugin[object] | str]:
-    """The sound records that a plugin's hooks return, and a line for everything else. No hook can spoil another's.
+def _outcomes(plugin: object, provider: str) -> Iterator[Plugin[object] | Warning | str]:
+    """The sound records of a plugin's hooks, the warnings of deprecated hooks, and a line for everything else.
+
+    No hook can spoil another's records.
 
     Pluggy knows the specs and reads the marks. Its own `register` and `check_pending` stop at a plugin's first fault,
     so they would lose its other hooks.
@@ -297,9 +314,15 @@ def _outcomes(plugin: object, provider: str) -> Iterator[Plugin[object] | str]:
     except PluginError as error:
         yield f"its hooks cannot be reached: {error}"
         return
+    if problem := api_problem(instance):
+        yield problem
+        return
     if not hooks:
         *others, last = RECORDS
-        yield f"implements no hook; mark a function with @hookimpl, named {', '.join(others)} or {last}"
+        classes = {name: each for name, each in getattr(instance, "__dict__", {}).items() if isinstance(each, type)}
+        inside = [name for name, each in classes.items() if _marked(manager, each)]
+        moved = f" (those of the class {inside[0]} are not reached: move them out of it)" if inside else ""
+        yield f"implements no hook; mark a function with @hookimpl, named {', '.join(others)} or {last}{moved}"
     for attribute, options in hooks.items():
         name = options["specname"] or attribute
         if not hasattr(manager.hook, name):
@@ -308,6 +331,10 @@ def _outcomes(plugin: object, provider: str) -> Iterator[Plugin[object] | str]:
         elif options["wrapper"] or options["hookwrapper"]:
             yield f"the hook {name!r} is a wrapper; return records instead"
         else:
+            spec = getattr(manager.hook, name).spec
+            if spec.warn_on_impl:
+                warnings.warn(f"{provider}: {spec.warn_on_impl}", type(spec.warn_on_impl), stacklevel=2)
+                yield spec.warn_on_impl
             yield from _records(name, _traced(getattr(instance, attribute), f"{provider}: {attribute}"))
 
 

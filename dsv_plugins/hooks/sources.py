@@ -42,6 +42,9 @@ class PluginFile:
     def load(self) -> ModuleType:
         """The module; the same one for the same content."""
         name = f"dsv_plugin_file_{hashlib.sha256(self.path.encode() + self.content).hexdigest()[:16]}"
+        folder = str(Path(self.path).parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # it may import files beside it, now or when it is used, as a script may
         if name not in sys.modules:
             module = ModuleType(name)
             module.__file__ = self.path

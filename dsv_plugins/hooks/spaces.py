@@ -8,30 +8,46 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from typing import TypeGuard
 
 from dsv_plugins.errors import shown
 
-__all__ = ["DEFAULT_RANGE_POINTS", "Range", "Space", "Values", "grid", "space_problems", "space_to_json"]
+__all__ = [
+    "DEFAULT_RANGE_POINTS",
+    "Range",
+    "Space",
+    "Values",
+    "as_suggested",
+    "grid",
+    "space_problems",
+    "space_to_json",
+    "unsuitable_values",
+]
 
 DEFAULT_RANGE_POINTS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A continuous range of one hyperparameter, ends included.
+    """A range of one hyperparameter, ends included.
 
     Attributes:
         low: Smallest value.
         high: Largest value.
         log: Whether the values are spread evenly on a logarithmic scale.
+        integer: Whether the values are whole numbers; both ends must be.
     """
 
     low: float
     high: float
     log: bool = False
+    integer: bool = False
 
     def grid(self, points: int = DEFAULT_RANGE_POINTS) -> tuple[float, ...]:
-        """`points` values spread evenly over the range, from `low` to `high` exactly; one if the two are equal."""
+        """`points` values spread evenly over the range, from `low` to `high` exactly; one if the two are equal.
+
+        Of whole numbers there are fewer if the range has fewer.
+        """
         if points < 1:
             raise ValueError(f"a grid needs at least one point, not {points}")
         if points == 1 or self.low == self.high:
@@ -44,6 +60,8 @@ class Range:
                 between = [low * (high / low) ** step for step in steps]
             else:
                 between = [low + step * (high - low) for step in steps]
+            if self.integer:
+                return tuple(dict.fromkeys([self.low, *(round(value) for value in between), self.high]))
             return (self.low, *map(float, between), self.high)
 
 
@@ -82,8 +100,16 @@ def space_problems(space: object) -> list[str]:
             problems += [f"the range of {name!r} {fault}" for fault in _range_faults(values)]
         elif isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
             problems.append(f"the values of {name!r} are {_described(values)}; give a list of values or a Range")
+        elif _is_pair(values):
+            problems.append(
+                f"the values of {name!r} are the pair {shown(values)}, which can be read in two ways; give "
+                f"[{values[0]}, {values[1]}] for two values, Range({values[0]}, {values[1]}) for all between them"
+            )
         elif len(values) == 0:
             problems.append(f"the search space of {name!r} is empty; give it at least one value")
+        elif len(set(map(repr, values))) < len(values):
+            twice = next(value for value in values if [repr(each) for each in values].count(repr(value)) > 1)
+            problems.append(f"the values of {name!r} include {shown(twice)} more than once; give each once")
         else:
             # Only one value is named: if one is a tensor or an object, the others usually are too.
             odd = [value for value in values if not _is_json(value)][:1]
@@ -91,12 +117,55 @@ def space_problems(space: object) -> list[str]:
     return problems
 
 
+def as_suggested(given: Values, suggested: Values) -> Values:
+    """The given values; a range of whole numbers if the plugin suggests whole numbers and the range ends at such."""
+    if not isinstance(given, Range) or given.integer or not _is_whole(given.low) or not _is_whole(given.high):
+        return given
+    whole = suggested.integer if isinstance(suggested, Range) else all(type(value) is int for value in suggested)
+    return Range(int(given.low), int(given.high), log=given.log, integer=True) if whole else given
+
+
+def unsuitable_values(given: Values, suggested: Values) -> str:
+    """Why a hyperparameter cannot have the given values, judged by those that its plugin suggests; empty if it can.
+
+    Other numbers than the suggested ones may be tried. Where a plugin suggests words, it knows no others.
+    """
+    ends = (given.low, given.high) if isinstance(given, Range) else given
+    if isinstance(suggested, Range) or all(map(_is_number, suggested)):
+        whole = isinstance(suggested, Range) and suggested.integer
+        single = [value for value in ends if not isinstance(value, (list, tuple))]  # some draw from a range of values
+        odd = [value for value in single if not (_is_whole(value) if whole else _is_number(value))]
+        return f"{shown(odd[0])} is no {'whole ' if whole else ''}number" if odd else ""
+    if all(isinstance(value, (str, bool)) for value in suggested):
+        odd = [value for value in ends if value not in suggested]
+        choices = ", ".join(map(str, suggested))
+        return f"{shown(odd[0])} is none of {choices}" if odd else ""
+    return ""
+
+
 def space_to_json(space: Space) -> dict[str, object]:
-    """The space as plain JSON: a list of values, or an object with low, high and log."""
+    """The space as plain JSON: a list of values, or an object with low, high and log, and integer if it is so."""
     return {
-        name: {"low": values.low, "high": values.high, "log": values.log} if isinstance(values, Range) else list(values)
-        for name, values in space.items()
+        name: _range_to_json(values) if isinstance(values, Range) else list(values) for name, values in space.items()
     }
+
+
+def _range_to_json(values: Range) -> dict[str, object]:
+    plain: dict[str, object] = {"low": values.low, "high": values.high, "log": values.log}
+    return {**plain, "integer": True} if values.integer else plain
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and value == int(value)
+
+
+def _is_pair(values: Sequence[object]) -> bool:
+    """Whether somebody may have meant a range."""
+    return isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values))
 
 
 def _range_faults(values: Range) -> list[str]:
@@ -105,6 +174,8 @@ def _range_faults(values: Range) -> list[str]:
             return [f"ends at {_described(end)}; give a number"]
         if not math.isfinite(end):
             return [f"ends at {end}; give a finite number"]
+        if values.integer and not _is_whole(end):
+            return [f"is one of whole numbers but ends at {end}; give a whole number"]
     if values.low > values.high:
         return [f"is empty: low {values.low} is above high {values.high}"]
     if values.log and values.low <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ COPIES = 8
 MOST_POINTS = 200
 RANGE_POINTS = 3
 ROUNDING = 1e-6
+THREAD_ROUNDS = 3
 
 
 class _Subject(Subject[Augmentation]):
@@ -45,6 +47,14 @@ class _Subject(Subject[Augmentation]):
         return _augment(augmentation, images, seed)
 
 
+def can_be_called(subject: _Subject) -> None:
+    """It is called with images and the keyword `generator`, and returns a tensor."""
+    try:
+        subject.augment(_images())
+    except TypeError as error:
+        raise AssertionError(f"cannot be called as augmentation(images, generator=generator): {error}") from error
+
+
 def keeps_shape(subject: _Subject) -> None:
     """The output has the shape of the input."""
     images = _images()
@@ -55,7 +65,7 @@ def keeps_dtype(subject: _Subject) -> None:
     """The output has the floating-point type of the input."""
     for dtype in (torch.float32, torch.float64):
         returned = subject.augment(_images().to(dtype)).dtype
-        demand(returned == dtype, f"returned {returned} for {dtype}")
+        demand(returned == dtype, f"returned {returned} for {dtype}; return the type of the images")
 
 
 def keeps_device(subject: _Subject) -> None:
@@ -153,11 +163,25 @@ def ignores_global_randomness(subject: _Subject) -> None:
     demand(not _differ(outputs), "depends on a global random generator; draw from the one that is given")
 
 
+def agrees_with_itself_in_threads(subject: _Subject) -> None:
+    """Several threads that augment at the same time get the same images as one after the other."""
+    augmentation = subject.build()
+    expected = [_augment(augmentation, _images(), seed) for seed in SEEDS]
+    with ThreadPoolExecutor(len(SEEDS)) as pool:
+        for _ in range(THREAD_ROUNDS):
+            returned = list(pool.map(lambda seed: _augment(augmentation, _images(), seed), SEEDS))
+            agree = all(torch.equal(*pair) for pair in zip(returned, expected, strict=True))
+            demand(
+                agree, "returns other images if several threads use it at the same time; share nothing between calls"
+            )
+
+
 SUITE = Suite(
     _Subject,
     (
         has_sound_record,
         has_all_methods,
+        can_be_called,
         keeps_shape,
         keeps_dtype,
         keeps_device,
@@ -173,6 +197,7 @@ SUITE = Suite(
         works_at_every_point,
         leaves_global_randomness_alone,
         ignores_global_randomness,
+        agrees_with_itself_in_threads,
     ),
 )
 
@@ -187,7 +212,7 @@ def _images(count: int = 3, channels: int = 3, height: int = 32, width: int = 32
 def _augment(augmentation: Augmentation, images: Tensor, seed: int) -> Tensor:
     returned: object = augmentation(images, generator=torch.Generator(images.device).manual_seed(seed))
     if not isinstance(returned, Tensor):
-        raise AssertionError(f"returned a {type(returned).__name__}, not a tensor")
+        raise AssertionError(f"returned a {type(returned).__name__}; return a tensor, the augmented images")
     return returned
 
 
@@ -208,7 +233,7 @@ def _demand_sound(returned: Tensor, images: Tensor) -> None:
 
 
 def _demand_same_shape(returned: Tensor, images: Tensor) -> None:
-    demand(returned.shape == images.shape, f"returned shape {tuple(returned.shape)} for {tuple(images.shape)}")
+    demand(returned.shape == images.shape, f"returned shape {tuple(returned.shape)} for {tuple(images.shape)}; keep it")
 
 
 def _demand_finite(returned: Tensor) -> None:

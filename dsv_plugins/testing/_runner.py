@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsv_plugins.errors import ConformanceError, InputError, describe_error
@@ -19,7 +20,7 @@ from dsv_plugins.hooks.records import (
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.testing._suite import Suite
+from dsv_plugins.testing._suite import PREREQUISITES, Suite
 
 if TYPE_CHECKING:
     import pytest
@@ -36,6 +37,9 @@ __all__ = [
     "run_checks",
 ]
 
+POINT = re.compile(r"^at \{.*?\}: ")
+NUMBER = re.compile(r"-?\d[\d.e+-]*")
+
 Expected = Mapping[str, str]
 """Names of checks that a plugin is known to fail, each with the reason."""
 
@@ -46,13 +50,16 @@ class CheckResult:
 
     Attributes:
         check: Its name.
-        status: A check that was expected to fail and passed has failed.
-        reason: What is wrong, or why a failure was expected; empty if the check passed.
+        status: A check that was expected to fail and passed has failed. One that could only tell the fault of an
+            earlier check once more is skipped.
+        reason: What is wrong, why a failure was expected, or why the check was skipped; empty if it passed.
+        error: What was raised, if it failed.
     """
 
     check: str
-    status: Literal["passed", "failed", "expected failure"]
+    status: Literal["passed", "failed", "expected failure", "skipped"]
     reason: str = ""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def failed(self) -> bool:
@@ -73,7 +80,7 @@ def run_checks(record: Plugin[Any], expected_failed_checks: Expected | None = No
     expected = expected_failed_checks or {}
     checks = _checks(record)
     _demand_known(expected, checks)
-    return (_run(name, check, expected.get(name)) for name, check in checks.items())
+    return _run_all(checks, expected)
 
 
 def check_augmentation(
@@ -167,18 +174,42 @@ def _demand_known(expected: Iterable[str], checks: Iterable[str]) -> None:
             raise InputError(f"expected_failed_checks names {name!r}, which is no check of this kind of plugin; {hint}")
 
 
+def _run_all(checks: Mapping[str, Callable[[], None]], expected: Expected) -> Iterator[CheckResult]:
+    """The result of each check; a fault is told by the first check that finds it."""
+    told: dict[str, str] = {}
+    unusable = ""
+    for name, check in checks.items():
+        if unusable:
+            yield CheckResult(name, "skipped", f"because {unusable} failed")
+            continue
+        result = _run(name, check, expected.get(name))
+        if result.failed and (first := told.setdefault(_fault(result.reason), name)) != name:
+            result = CheckResult(name, "skipped", f"because it fails as {first} does")
+        elif result.failed and name in PREREQUISITES:
+            unusable = name
+        yield result
+
+
+def _fault(reason: str) -> str:
+    """What two checks that found the same fault both say: not at which point of the space, nor the numbers."""
+    return NUMBER.sub("#", POINT.sub("", reason))
+
+
 def _run(name: str, check: Callable[[], None], expected: str | None) -> CheckResult:
+    raised: BaseException
     try:
         check()
     except AssertionError as error:
-        reason = str(error) or "an assertion failed"
+        raised, reason = error, str(error) or "an assertion failed"
     except (Exception, SystemExit) as error:  # a failing plugin must not stop the other checks
-        reason = describe_error(error)
+        raised, reason = error, describe_error(error)
     else:
         if expected is None:
             return CheckResult(name, "passed")
         return CheckResult(name, "failed", f"unexpected pass: no longer fails as expected ({expected})")
-    return CheckResult(name, "failed", reason) if expected is None else CheckResult(name, "expected failure", expected)
+    if expected is not None:
+        return CheckResult(name, "expected failure", expected)
+    return CheckResult(name, "failed", reason, raised)
 
 
 def _check(kind: type[Plugin[Any]], record: Plugin[Any], expected: Expected | None) -> list[CheckResult]:

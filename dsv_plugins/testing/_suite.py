@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.hooks.records import Plugin, record_problems
+from dsv_plugins.hooks.records import Plugin, product_problem, record_problems
 
 __all__ = [
+    "PREREQUISITES",
     "Subject",
     "Suite",
     "demand",
@@ -57,11 +58,16 @@ def has_sound_record(subject: Subject[Any]) -> None:
 def has_all_methods(subject: Subject[Any]) -> None:
     """The factory builds an object of the right class, with every method."""
     built, product = subject.build(), subject.record.product
-    described = f"the factory built an object of class {type(built).__name__}, which"
-    demand(isinstance(built, product), f"{described} is no {product.__name__}; derive it from that class")
+    described = f"the factory made an object of class {type(built).__name__}, which"
+    problem = product_problem(built, type(subject.record))
+    demand(not problem, f"{described} {problem}")
     # A class derived from a protocol inherits the empty bodies of the methods that it forgot.
     missing = [method for method in subject.methods if getattr(type(built), method, None) is getattr(product, method)]
     demand(not missing, f"{described} has no {', '.join(missing)}")
+
+
+PREREQUISITES = ("has_sound_record", "has_all_methods", "is_an_observer", "can_be_called", "can_be_trained")
+"""Names of checks without which the others say nothing."""
 
 
 def demand(condition: bool, message: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from conftest import dsv_here
 
-from dsv_plugins.cli.new import KINDS
+SPELLINGS = ("augmentation", "detector", "selector", "search", "executor", "observer")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SPELLINGS)
 def test_a_new_file_passes_the_kit_untouched(tmp_path, kind):
     written = dsv_here("new", "film-grain", "--kind", kind, "--file", "--out", tmp_path)
     file = tmp_path / "film_grain.py"
@@ -71,3 +71,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     ended = dsv_here("new", "fog", "--out", tmp_path / "file")
     assert ended.returncode == 2
     assert "cannot be written" in ended.stderr
+
+
+def test_a_kind_has_several_spellings_and_a_wrong_one_is_one_line(tmp_path):
+    for place, spelling in enumerate(("detector-encoder", "detector_encoder")):
+        assert dsv_here("new", f"net-{place}", "--kind", spelling, "--file", "--out", tmp_path).returncode == 0
+    ended = dsv_here("new", "fog", "--kind", "sorter", "--out", tmp_path)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "'sorter' is no kind of plugin; give one of augmentation, detector_encoder, selector" in ended.stderr

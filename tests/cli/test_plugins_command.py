@@ -96,8 +96,8 @@ def test_slow_hooks_are_named_and_quick_ones_are_not(fog, tmp_path):
     slow = tmp_path / "slow.py"
     slow.write_text(f"import torch\n{PLUGIN.replace('fog', 'mist')}")
     ended = dsv("plugins", "--plugins", f"{fog},{slow}")
-    told = [line for line in ended.stdout.splitlines() if line.startswith("slow ")]
-    assert told == ["slow slow.py: imports torch with its hooks; import it in the factory instead"]
+    told = [line for line in ended.stdout.splitlines() if line.startswith("advice ")]
+    assert told == ["advice slow.py: imports torch with its hooks; import it in the factory instead"]
 
 
 def test_a_trace_names_every_hook_with_its_provider_and_time(fog):

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from conftest import dsv_here
 
-from dsv_plugins.cli.new import KINDS
+from dsv_plugins.hooks.records import RECORDS
 
 ROOT = Path(__file__).parents[2]
+KINDS = [kind.replace("_", "-") for kind in RECORDS]
 EXAMPLE = ROOT / "docs" / "examples" / "dsv-example-plugin"
 
 

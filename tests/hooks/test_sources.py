@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +196,55 @@ def test_a_model_knows_the_plugin_that_it_needs(tmp_path):
     assert broken.returncode != 0
     assert len(broken.stderr.splitlines()) == 1
     assert "was trained with mine.py [" in broken.stderr
+
+
+WITH_HELPER = FOG.replace("import torch", "import torch\nfrom fog_helper import FACTOR").replace(
+    "self.density *", "FACTOR *"
+)
+IDENTITY = """
+import sys
+from dsv_plugins import AugmentationPlugin, build_registry
+registry = build_registry(sys.argv[1])
+print(registry.failures, registry.identity(AugmentationPlugin, "fog"))
+"""
+
+
+def test_a_file_may_import_files_beside_it_and_their_code_counts_too(tmp_path):
+    (tmp_path / "fog.py").write_text(WITH_HELPER)
+    (tmp_path / "elsewhere").mkdir()
+    identities = []
+    for factor in (0.5, 0.5, 0.6):
+        (tmp_path / "fog_helper.py").write_text(f"FACTOR = {factor}")
+        command = [sys.executable, "-P", "-c", IDENTITY, str(tmp_path / "fog.py")]
+        ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "elsewhere")
+        assert ended.stdout.startswith("() "), ended.stdout + ended.stderr
+        identities.append(ended.stdout)
+    first, same, edited = identities
+    assert first == same != edited
+
+
+def test_who_gives_a_file_that_fails_reads_why_and_nothing_else(tmp_path):
+    (tmp_path / "tup.py").write_text(FOG.replace("[0.2, 0.6]", "(0.2, 0.6)").replace("fog", "tup"))
+    ended = dsv_here("check", "tup", "--plugins", tmp_path / "tup.py")
+    assert ended.stderr.startswith(
+        "dsv check: no plugin is named 'tup', since one failed to load: tup.py: augmentation 'tup'"
+    )
+    assert "known:" not in ended.stderr
+
+
+def test_hooks_in_a_class_of_a_file_are_told_to_move(tmp_path):
+    (tmp_path / "inside.py").write_text(
+        "from dsv_plugins import hookimpl\nclass Inside:\n    @hookimpl\n    def search(self): ..."
+    )
+    (failure,) = build_registry(tmp_path / "inside.py").failures
+    assert "(those of the class Inside are not reached: move them out of it)" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [("cutpast", "cutpaste"), ("scal", None), ("noise-patch", None), ("listsp", None)]
+)
+def test_only_similar_names_are_suggested(name, suggested):
+    with pytest.raises(UnknownPluginError) as error:
+        build_registry().get(AugmentationPlugin, name)
+    assert ("did you mean" in str(error.value)) == (suggested is not None)
+    assert ("give its file with --plugins" in str(error.value)) == (suggested is None)

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Range, grid, space_problems, space_to_json
+from dsv_plugins.hooks.spaces import (
+    DEFAULT_RANGE_POINTS,
+    Range,
+    Values,
+    as_suggested,
+    grid,
+    space_problems,
+    space_to_json,
+    unsuitable_values,
+)
 
 quick = settings(deadline=None)
 counts = st.integers(2, 40)
@@ -135,7 +144,7 @@ def test_every_problem_is_named():
 
 
 SOUND = {
-    "size": (1, 2.5),
+    "size": (1, 2.5, 4),
     "count": range(3),
     "mode": ["fast", None, True],
     "aspect": [(0.3, 1.0), [1, 2]],
@@ -148,10 +157,66 @@ def test_a_sound_space_has_no_problem_and_goes_through_json():
     assert space_problems(SOUND) == []
     assert space_problems({}) == []
     assert json.loads(json.dumps(space_to_json(SOUND))) == {
-        "size": [1, 2.5],
+        "size": [1, 2.5, 4],
         "count": [0, 1, 2],
         "mode": ["fast", None, True],
         "aspect": [[0.3, 1.0], [1, 2]],
         "strength": {"low": 1e-3, "high": 1, "log": True},
         "fixed": {"low": 1, "high": 1, "log": False},
     }
+
+
+def test_a_range_of_whole_numbers_has_each_of_them_at_most_once() -> None:
+    assert Range(1, 4, integer=True).grid() == (1, 2, 3, 4)
+    assert Range(1, 100, log=True, integer=True).grid(5) == (1, 3, 10, 32, 100)
+    assert all(type(value) is int for value in Range(0, 1000, integer=True).grid())
+    assert space_problems({"size": Range(1, 2.5, integer=True)}) == [
+        "the range of 'size' is one of whole numbers but ends at 2.5; give a whole number"
+    ]
+
+
+def test_a_whole_range_is_told_from_others_in_a_stored_study() -> None:
+    assert space_to_json({"size": Range(1, 4, integer=True)}) == {
+        "size": {"low": 1, "high": 4, "log": False, "integer": True}
+    }
+
+
+def test_a_pair_of_numbers_may_have_been_meant_as_a_range() -> None:
+    (problem,) = space_problems({"size": (0.1, 0.5)})
+    assert problem.endswith("give [0.1, 0.5] for two values, Range(0.1, 0.5) for all between them")
+    assert space_problems({"size": (0.1, 0.5, 0.7), "name": ("a", "b")}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "suggested", "problem"),
+    [
+        (["purple"], ["thin", "thick"], "'purple' is none of thin, thick"),
+        (["thick"], ["thin", "thick"], ""),
+        ([0], [True, False], ""),  # equal to False, and taken as such by every factory
+        (["yes"], [True, False], "'yes' is none of True, False"),
+        (Range(0, 2), ["thin", "thick"], "0 is none of thin, thick"),
+        (["fast"], [0.1, 0.2], "'fast' is no number"),
+        ([True], Range(0, 1), "True is no number"),
+        ([0.7], [0.1, 0.2], ""),
+        ([[0.1, 0.7]], [0.1, 0.2], ""),
+        ([7], Range(0, 1), ""),
+        ([2.5], Range(1, 9, integer=True), "2.5 is no whole number"),
+        ([2.5], [1, 2], ""),
+        (["anything"], [1, "auto"], ""),
+    ],
+)  # fmt: skip
+def test_given_values_are_judged_by_the_suggested_ones(given: Values, suggested: Values, problem: str) -> None:
+    assert unsuitable_values(given, suggested) == problem
+
+
+def test_a_range_on_whole_numbers_stays_on_them() -> None:
+    assert as_suggested(Range(1.0, 9.0), [1, 2]).grid(3) == (1, 5, 9)
+    assert as_suggested(Range(1.0, 8.0), Range(1, 99, integer=True)).grid(3) == (1, 4, 8)
+    assert as_suggested(Range(1.0, 8.0), [1.0, 2.0]) == Range(1.0, 8.0)
+    assert as_suggested(Range(0.5, 8.0), [1, 2]) == Range(0.5, 8.0)
+    assert as_suggested([0.5], [1, 2]) == [0.5]
+
+
+def test_a_value_that_is_given_twice_is_told() -> None:
+    assert space_problems({"size": [1, 2, 1]}) == ["the values of 'size' include 1 more than once; give each once"]
+    assert space_problems({"size": [1, 1.0, True]}) == []  # written differently, they are different candidates
