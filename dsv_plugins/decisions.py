@@ -7,6 +7,7 @@ most α, whatever the detector. So an alarm at p ≤ α is false with that proba
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dsv_plugins.errors import InputError
 
-__all__ = ["DEFAULT_FALSE_ALARMS", "Calibration", "Findings", "check_rate", "discoveries", "findings"]
+__all__ = [
+    "DEFAULT_FALSE_ALARMS",
+    "Calibration",
+    "Findings",
+    "check_rate",
+    "combined_scores",
+    "discoveries",
+    "findings",
+    "score_scale",
+]
 
 Array = NDArray[Any]
 
@@ -87,6 +97,40 @@ class Calibration:
     def allowed_alarms(self, false_alarms: float) -> int:
         """How many of n + 1 good images may be false alarms."""
         return math.floor(false_alarms * (len(self.held_out) + 1) + ROUNDING)
+
+
+def score_scale(train: ArrayLike) -> tuple[float, float]:
+    """The mean and the deviation of a detector's scores of its train images.
+
+    Not of those kept out: if these decided how much each detector of an ensemble counts, they would no longer be like
+    new images, and the false alarms no longer as rare as promised.
+    """
+    scores = np.asarray(train, dtype=np.float64)
+    deviation = float(scores.std())
+    return float(scores.mean()), deviation if deviation > 0 else 1.0
+
+
+def combined_scores(detectors: Sequence[Mapping[str, ArrayLike]]) -> dict[str, Array]:
+    """The scores of several detectors as one: the mean of their scores, each standardised by its train images.
+
+    One detector alone keeps its scores as they are.
+
+    Args:
+        detectors: The scores of each: `train`, `test` and, if good images were kept out of training, `holdout`.
+    """
+    if len(detectors) == 1:
+        return {name: np.asarray(scores) for name, scores in detectors[0].items()}
+    scales = [score_scale(scores["train"]) for scores in detectors]
+    return {
+        name: np.mean(
+            [
+                (np.asarray(scores[name], dtype=np.float64) - mean) / deviation
+                for scores, (mean, deviation) in zip(detectors, scales, strict=True)
+            ],
+            axis=0,
+        )
+        for name in detectors[0]
+    }
 
 
 def check_rate(name: str, rate: float) -> None:

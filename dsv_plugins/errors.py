@@ -103,6 +103,13 @@ def one_line(text: str) -> str:
     )
 
 
+class RemoteError(Exception):
+    """Where in another process an error was raised: the cause of that error here, where it has no traceback."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 def describe_error(error: BaseException) -> str:
     """An exception's type and message, on one line."""
     try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores", "candidate_label"]
 
 CONCENTRATED = 0.5
+LARGE = 10_000
 SEPARABILITY_CAP = 0.5
 """More separability than this is no better: the text of the paper says so, below the equation."""
 
@@ -70,12 +71,17 @@ class Candidate:
 
 
 def candidate_label(augmentation: str, params: Mapping[str, object]) -> str:
-    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`."""
+    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`. Numbers are rounded."""
     shown = ", ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        f"{name}={value if isinstance(value, str) else json.dumps(_rounded(value), default=str)}"
         for name, value in params.items()
     )
     return f"{augmentation}({shown})" if shown else augmentation
+
+
+def _rounded(value: object) -> object:
+    """A fraction with four digits that count, which is enough to tell the points of a range apart."""
+    return float(f"{value:.4g}") if isinstance(value, float) and abs(value) < LARGE else value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +105,11 @@ class Embeddings:
 class Scores:
     """The detector's anomaly scores, one per image, higher for more anomalous; the sets are those of `Embeddings`.
 
-    Those of the augmented copies are shown in the report; None if the detector cannot score them.
+    Attributes:
+        train: Those of the normal images it was trained on.
+        test: Those of the unlabelled images.
+        holdout: Those of the normal images kept out of training; None if the study keeps none out.
+        augmented: Those of the augmented copies, for the report; None if the detector cannot score them.
     """
 
     train: Tensor
@@ -138,7 +148,15 @@ class Health:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Everything a selector may know of one candidate."""
+    """Everything a selector may know of one candidate.
+
+    Attributes:
+        candidate: The setting that was tried.
+        embeddings: What the trained detector makes of the images.
+        scores: Its anomaly scores.
+        health: How well the training went; None if that was not measured.
+        timings: Seconds of each part of the work, by its name.
+    """
 
     candidate: Candidate
     embeddings: Embeddings

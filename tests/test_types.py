@@ -186,3 +186,17 @@ def test_a_candidate_has_one_name(params, label):
 def test_a_candidate_without_canonical_form_is_refused_by_name(value):
     with pytest.raises(InputError, match=r"^cutout\(patch_size=.*\) has no id: .*; give finite numbers"):
         _ = Candidate("cutout", {"patch_size": value}).id
+
+
+def test_a_candidate_is_shown_with_rounded_numbers() -> None:
+    params = {
+        "sigma": 0.016304347826,
+        "count": 12345678,
+        "size": 3.0,
+        "large": 123456.789,
+        "pair": [0.5, 1],
+        "kind": "a",
+    }
+    assert str(Candidate("fog", params)) == (
+        "fog(sigma=0.0163, count=12345678, size=3.0, large=123456.789, pair=[0.5, 1], kind=a)"
+    )

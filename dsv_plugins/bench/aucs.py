@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.errors import InputError
 from dsv_plugins.store.artifacts import read_image_index, write_aucs
 from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.ensemble import scores_of
 from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation
 
@@ -28,10 +28,12 @@ class StudyAUCs:
     Attributes:
         candidates: The AUC of each candidate that was trained fully, by its id.
         chosen: The AUC of each selector's choice, by the selector's name.
+        kept: The AUC of the model: of the deciding choice, or of all candidates as one.
     """
 
     candidates: Mapping[str, float]
     chosen: Mapping[str, float]
+    kept: float
 
     @property
     def best(self) -> float:
@@ -64,9 +66,8 @@ def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
 
 
 def ensemble_auc(evaluations: Sequence[Evaluation], labels: Sequence[bool]) -> float:
-    """The AUC of several candidates as one: of the mean of their ranks of the test images."""
-    ranks = [rankdata(evaluation.scores.test) for evaluation in evaluations]
-    return float(roc_auc_score(labels, np.mean(ranks, axis=0)))
+    """The AUC of several candidates as one, as a study with `keep="ensemble"` combines them."""
+    return float(roc_auc_score(labels, scores_of(evaluations)["test"]))
 
 
 def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
@@ -74,6 +75,11 @@ def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
     aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
     chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
-    measured = StudyAUCs(aucs, {name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs})
+    kept = {candidate.id for candidate in result.kept}
+    measured = StudyAUCs(
+        candidates=aucs,
+        chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
+        kept=ensemble_auc([each for each in finished if each.candidate.id in kept], labels),
+    )
     write_aucs(RunFolder(result.run), candidates=measured.candidates, chosen=measured.chosen)
     return measured

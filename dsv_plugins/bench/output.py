@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dsv_plugins.bench.analysis import ablation_table, correlations_table, theory_table
-from dsv_plugins.bench.cells import Cell
 from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_table, ranks_table, tasks_table
 from dsv_plugins.bench.frames import auc_frame
 from dsv_plugins.bench.pixels import pixels_table
 from dsv_plugins.bench.protocol import BenchResult
-from dsv_plugins.bench.rivals import Rival, rivals_table
+from dsv_plugins.bench.rivals import rivals_table
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
-from dsv_plugins.bench.variations import VariedAUCs, variations_table
+from dsv_plugins.bench.variations import variations_table
 from dsv_plugins.store.folder import write_json, write_text
 from dsv_plugins.study.serialise import finite
 
@@ -26,10 +25,11 @@ FILES = TABLES, SHEET, OBJECT, FIGURES = "tables.md", "tables.csv", "bench.json"
 PACKAGES = ("dsv-plugins", "torch", "torchvision", "lightning", "scipy", "scikit-learn", "pandas")
 
 
-def tabulate(cells: Sequence[Cell], varied: Sequence[VariedAUCs] = (), rivals: Sequence[Rival] = ()) -> list[Table]:
+def tabulate(result: BenchResult) -> list[Table]:
     """All tables, the summaries first."""
+    cells, varied = result.cells, result.varied
     aucs = auc_frame(cells)
-    summaries = [rivals_table(cells, rivals)] if rivals else []
+    summaries = [rivals_table(cells, result.rivals, combines=result.combines)] if result.rivals else []
     summaries += [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
     summaries += [pixels_table(cells)] if any(cell.pixel_aucs for cell in cells) else []
     summaries += [variations_table(varied)] if varied else []

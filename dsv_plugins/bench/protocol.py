@@ -19,11 +19,13 @@ from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
+from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import Registry, build_registry
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import Journal
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.result import Result
+from dsv_plugins.study.settings import CHOICE, StudySettings
 from dsv_plugins.study.study import Study
 from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
@@ -45,12 +47,14 @@ class BenchResult:
         failures: Why a part has no cell, by the name of the part.
         varied: The AUCs of the choices on changed test sets, if any were asked for.
         rivals: The AUC of each rival on each task, if any were asked for.
+        combines: Whether a study of this detector keeps all candidates as one, and not its choice.
     """
 
     cells: Sequence[Cell]
     failures: Mapping[str, str]
     varied: Sequence[VariedAUCs] = ()
     rivals: Sequence[Rival] = ()
+    combines: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ class Bench:
             for seed in self.seeds:
                 work.measure_task(task, seed)
             work.measure_rivals(task)
-        return BenchResult(work.cells, work.failures, work.varied, work.rivals)
+        detector = registry.get(DetectorEncoderPlugin, self.settings.get("detector", StudySettings.detector))
+        return BenchResult(work.cells, work.failures, work.varied, work.rivals, detector.combines)
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
         """The study of one cell, with all selectors, so that its run folder shows what each of them chose.
@@ -109,7 +114,7 @@ class Bench:
             selector=[MAIN, *others],
             seed=seed,
             out=self.out / task.name / f"{augmentation}-{seed}",
-            **{"skip_bad": True, "confidence": False, **self.settings, "holdout": self.holdout},
+            **{"skip_bad": True, "confidence": False, "keep": CHOICE, **self.settings, "holdout": self.holdout},
         )
 
     @property

@@ -64,13 +64,23 @@ def rival_study(study: Study, detector: str, registry: Registry) -> Study:
     return rival
 
 
-def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival]) -> Table:
-    """What a study delivers beside what its candidates could deliver and what the rivals do, over the same tasks."""
+def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bool = False) -> Table:
+    """What a study delivers beside what its candidates could deliver and what the rivals do, over the same tasks.
+
+    Args:
+        cells: The measurements.
+        rivals: Those of the rivals.
+        combines: Whether a study delivers all candidates as one, and not its choice.
+    """
     aucs = auc_frame(cells)
-    ours = aucs[[name for name in (DEFAULT, BEST, AVERAGE, BEST_THREE, ENSEMBLE) if name in aucs]]
+    order = (
+        (ENSEMBLE, DEFAULT, BEST, AVERAGE, BEST_THREE) if combines else (DEFAULT, BEST, AVERAGE, BEST_THREE, ENSEMBLE)
+    )
+    delivered = ENSEMBLE if combines else CHOICE
+    ours = aucs[[name for name in order if name in aucs]]
     tasks = strict_means(ours.rename(columns={DEFAULT: CHOICE}), "augmentation", "task")
     seconds = strict_means(
-        cell_frame(cells, lambda cell: {CHOICE: math.nan if cell.seconds is None else cell.seconds}),
+        cell_frame(cells, lambda cell: {delivered: math.nan if cell.seconds is None else cell.seconds}),
         "augmentation",
         "task",
     )
@@ -81,30 +91,32 @@ def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival]) -> Table:
         for value in ("auc", "seconds")
     )
     rows = {
-        augmentation: _compared(group.droplevel(0).join(theirs), seconds.loc[augmentation].join(their_seconds))
+        augmentation: _compared(
+            group.droplevel(0).join(theirs), seconds.loc[augmentation].join(their_seconds), delivered
+        )
         for augmentation, group in by_augmentation(tasks)
     }
     return Table(
         "rivals",
         "What a user gets",
         pd.concat(rows, names=["augmentation", "method"]),
-        note=f"Mean over the tasks that have all of them. Better and worse count the tasks in which the {CHOICE} has a "
-        "higher or a lower AUC, and p is that of the two-sided Wilcoxon signed-rank test between the two. Seconds are "
-        "those of a whole study, on average; those of a study that was interrupted are not known.",
+        note="Mean over the tasks that have all of them. The first row is what a study delivers. Better and worse "
+        "count the tasks in which it has a higher or a lower AUC; p is from the two-sided Wilcoxon signed-rank test. "
+        "Seconds are those of a whole study, on average; those of an interrupted one are not known.",
         forms={"p": ".2g", "seconds": ".0f"},
     )
 
 
-def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame) -> pd.DataFrame:
-    """A row for each column of AUCs."""
+def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame, delivered: str) -> pd.DataFrame:
+    """A row for each column of AUCs, compared with what is delivered."""
     aucs = aucs.dropna()
-    gains = aucs.rsub(aucs[CHOICE], axis=0).round(DECIMALS)
+    gains = aucs.rsub(aucs[delivered], axis=0).round(DECIMALS)
     return pd.DataFrame(
         {
             "AUC": aucs.mean(),
             "better": (gains > 0).sum(),
             "worse": (gains < 0).sum(),
-            "p": pd.Series({name: signed_rank_p(aucs[CHOICE], aucs[name]) for name in aucs.columns.drop(CHOICE)}),
+            "p": pd.Series({name: signed_rank_p(aucs[delivered], aucs[name]) for name in aucs.columns.drop(delivered)}),
             "seconds": seconds.reindex(index=aucs.index, columns=aucs.columns).astype(float).mean(),
         },
         index=aucs.columns,

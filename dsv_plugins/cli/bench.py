@@ -19,7 +19,7 @@ EXIT_PARTLY_FAILED = 1
 ON_TERMINAL = ("rivals", "auc", "rank", "choices", "wilcoxon", "pixels", "variations")
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
-    {"augmentation", "selector", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
+    {"augmentation", "selector", "keep", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
 )
 """Settings of a study that the benchmark decides: every selector judges every candidate."""
 
@@ -78,7 +78,7 @@ def run(arguments: Namespace) -> int:
     )
     if not result.cells:
         raise TrainingError(f"every part failed; the first: {next(iter(result.failures.values()))}")
-    tables = tabulate(result.cells, result.varied, result.rivals)
+    tables = tabulate(result)
     given = {
         "tasks": [task.name for task in bench.tasks],
         "augmentations": list(bench.augmentations),

@@ -78,3 +78,4 @@ def _show_aucs(result: Result, aucs: StudyAUCs, terminal: Terminal) -> None:
         table.add_row(name, str(result.selected[name].candidate), f"{auc:.3f}")
     terminal.print(table)
     terminal.print(f"best candidate {aucs.best:.3f}, mean {aucs.mean:.3f}, worst {aucs.worst:.3f}")
+    terminal.print(f"the model that is kept, {len(result.kept)} candidates as one: {aucs.kept:.3f}")

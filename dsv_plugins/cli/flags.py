@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 import docstring_parser
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.config import ConfigFile, WrongValueError
@@ -102,7 +103,7 @@ def _add(target: Any, setting: Field[Any], hint: Any, text: str) -> None:
         return
     if hint == Space:
         text = "values to try, as 'name=1,2,3 other=0:1 third=1:9:log', in place of those that the plugin suggests"
-    if setting.default not in (MISSING, None, ""):
+    if setting.default not in (MISSING, None, "", ()):
         text += f" (default: {setting.default})"
     target.add_argument(flag, type=_parser_of(hint), help=text)
 
@@ -112,7 +113,7 @@ def _parser_of(hint: Any) -> Any:
     if hint == Space:
         return _space
     if typing.get_origin(hint) is Mapping:
-        return dict
+        return _mapping
     if hint in (str, int, float):
         return hint
     if hint is Any:  # plugins, which only Python can give as objects
@@ -127,6 +128,17 @@ def _flag(name: str) -> str:
 
 def _lowered(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}".rstrip(".")
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    """Settings by their names, as YAML."""
+    try:
+        read = yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        read = None
+    if not isinstance(read, Mapping):
+        raise WrongValueError(f"{value!r} is no mapping of settings, as in '{{width: 16}}'")
+    return dict(read)
 
 
 def _space(value: object) -> dict[str, Values]:
@@ -153,7 +165,8 @@ def _axis(name: object, values: object) -> Values:
         return [_plain(value) for value in values.split(",")]
     low, high, *scale = values.split(":")
     try:
-        return Range(float(low), float(high), log={(): False, ("log",): True}[tuple(scale)])
+        log = {(): False, ("log",): True}[tuple(scale)]
+        return Range(float(low), float(high), log=log)
     except (KeyError, ValueError):
         raise WrongValueError(
             f"{values!r} is not of the form low:high or low:high:log, as in patch_size=0.001:0.64:log"

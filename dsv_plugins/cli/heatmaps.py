@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dsv_plugins.data.overlay import overlay
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.interfaces import DetectorEncoder
+from dsv_plugins.study.model import Trained
 
 __all__ = ["HeatmapFolder"]
 
@@ -31,7 +31,7 @@ class HeatmapFolder:
         except OSError as error:
             raise InputError(f"{path} cannot be made ({error.strerror}); give another folder to --heatmaps") from error
 
-    def write(self, files: Sequence[Path], pixels: Tensor, detector: DetectorEncoder) -> None:
+    def write(self, files: Sequence[Path], pixels: Tensor, detector: Trained) -> None:
         """Write the overlays of some images."""
         heatmaps = detector.heatmap(pixels)
         assert heatmaps is not None  # or it would have no scale

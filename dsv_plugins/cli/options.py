@@ -6,9 +6,11 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.config import WrongValueError
 from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.records import RECORDS
 
-__all__ = ["add_false_alarms", "add_plugins", "check_rates", "check_target"]
+__all__ = ["add_false_alarms", "add_plugins", "check_rates", "check_target", "kind_of"]
 
 
 def add_false_alarms(parser: ArgumentParser) -> None:
@@ -24,6 +26,15 @@ def add_false_alarms(parser: ArgumentParser) -> None:
 def add_plugins(parser: ArgumentParser) -> None:
     """Declare `--plugins`."""
     parser.add_argument("--plugins", type=str, default="", help="files or modules with plugins, as fog.py,my.module")
+
+
+def kind_of(value: str) -> str:
+    """The kind of a plugin: the name of its hook, with hyphens as well, and "detector" for short."""
+    given = value.replace("-", "_")
+    kind = "detector_encoder" if given == "detector" else given
+    if kind not in RECORDS:
+        raise WrongValueError(f"{value!r} is no kind of plugin; give one of {', '.join(RECORDS)}")
+    return kind
 
 
 def check_rates(arguments: Namespace, *names: str) -> None:

@@ -70,7 +70,7 @@ def conduct(study: Study, *, as_json: bool, command: str) -> Result:
 def show(result: Result, *, as_json: bool, report: Path | None) -> None:
     """Print what a study found."""
     from dsv_plugins.report.reading import read_run
-    from dsv_plugins.report.terminal import candidates_table, concentration_legend
+    from dsv_plugins.report.terminal import candidates_table, concentration_legend, hidden_losses
 
     terminal = Terminal()
     if as_json:
@@ -78,10 +78,13 @@ def show(result: Result, *, as_json: bool, report: Path | None) -> None:
         return
     record = read_run(result.run)
     terminal.print(candidates_table(record, width=terminal.width))
-    if legend := concentration_legend(record):
-        terminal.print(legend)
+    for remark in (concentration_legend(record), hidden_losses(record, width=terminal.width)):
+        if remark:
+            terminal.print(literal(remark), soft_wrap=True)
     for name, choice in result.selected.items():
         terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
+    if len(result.kept) > 1:
+        terminal.print(literal(f"the model is the ensemble of {len(result.kept)} candidates; --keep choice keeps one"))
     if result.findings is not None:
         terminal.print(literal(str(result.findings)), soft_wrap=True)
     terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)

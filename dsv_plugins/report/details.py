@@ -90,9 +90,8 @@ def details(run: RunRecord, limits: DrawingLimits) -> dict[str, Any]:
     }
 
 
-def heated_thumbnails(candidate: CandidateRecord, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
+def heated_thumbnails(heatmaps: Array | None, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
     """Some test images with their hot places in red, by their index; empty if the detector cannot say where."""
-    heatmaps = candidate.heatmaps()
     if heatmaps is None:
         return {}
     scale = heat_scale(heatmaps)
@@ -116,7 +115,7 @@ def _candidate(
         "histogram": histogram(scores),
         "highest": [[index, float(f"{scores['test'][index]:.4g}")] for index in highest],
         "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],
-        "heated": heated_thumbnails(candidate, test, highest, limits.side),
+        "heated": heated_thumbnails(candidate.heatmaps(), test, highest, limits.side),
         "curve": _curve(candidate),
     }
 

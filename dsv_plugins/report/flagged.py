@@ -1,4 +1,4 @@
-"""The test images that the chosen candidate flags as anomalous, as the page shows them."""
+"""The test images that the model flags as anomalous, as the page shows them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def flagged_images(run: RunRecord) -> list[FlaggedImage]:
     """The flagged test images, the most anomalous first and no more than fit; empty if the run has no findings."""
     if run.findings is None:
         return []
-    arrays, test = run.chosen.arrays(), run.test_images
-    calibration, scores = Calibration(arrays["scores.holdout"]), arrays["scores.test"]
+    found, test = run.scores(), run.test_images
+    calibration, scores = Calibration(found["holdout"]), found["test"]
     p_values, alarms = calibration.p_values(scores), calibration.alarms(scores, run.findings.false_alarms)
     shown = [int(index) for index in np.lexsort((-scores, p_values)) if alarms[index]][:MOST_IMAGES]
-    heated = heated_thumbnails(run.chosen, test, shown, SIDE)
+    heated = heated_thumbnails(run.heatmaps(), test, shown, SIDE)
     return [
         FlaggedImage(
             name=run.test_name(index),

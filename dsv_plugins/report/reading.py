@@ -11,7 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dsv_plugins.decisions import Findings
+from dsv_plugins.data.overlay import mean_heatmaps
+from dsv_plugins.decisions import Findings, combined_scores
 from dsv_plugins.errors import StoreError
 from dsv_plugins.store.artifacts import (
     EVALUATION_RECORD,
@@ -92,7 +93,8 @@ class RunRecord:
         candidates: Every candidate, in grid order.
         selected: The id of each selector's choice; the first selector is the deciding one.
         confidence: For each selector, the share of resamples that each candidate wins, by its id.
-        findings: What the chosen candidate finds among the test images; None if the run does not say.
+        kept: The ids of the candidates whose detectors are the model: the choice, or all as one.
+        findings: What the model finds among the test images; None if the run does not say.
         warnings: What in the images speaks against any choice.
         aucs: The AUC of each candidate by its id, if the labels are known.
         detector: Name of the detector.
@@ -105,6 +107,7 @@ class RunRecord:
     candidates: Sequence[CandidateRecord]
     selected: Mapping[str, str]
     confidence: Mapping[str, Mapping[str, float]]
+    kept: Sequence[str]
     findings: Findings | None
     warnings: Sequence[str]
     aucs: Mapping[str, float]
@@ -127,6 +130,21 @@ class RunRecord:
     def chosen(self) -> CandidateRecord:
         """The choice of the deciding selector."""
         return self.by_id(self.selected[self.selectors[0]])
+
+    @property
+    def model(self) -> list[CandidateRecord]:
+        """The candidates whose detectors are the model."""
+        return [self.by_id(identifier) for identifier in self.kept]
+
+    def scores(self) -> dict[str, Array]:
+        """The model's scores of each set of images."""
+        stored = [candidate.arrays() for candidate in self.model]
+        names = [name for name in ("train", "test", "holdout") if f"scores.{name}" in stored[0]]
+        return combined_scores([{name: arrays[f"scores.{name}"] for name in names} for arrays in stored])
+
+    def heatmaps(self) -> Array | None:
+        """How unusual each place of each test image is to the model; None if it cannot say."""
+        return mean_heatmaps([candidate.heatmaps() for candidate in self.model])
 
     def by_id(self, identifier: str) -> CandidateRecord:
         """The candidate with an id."""
@@ -163,6 +181,7 @@ def read_run(path: Path) -> RunRecord:
             ],
             selected={name: choice["id"] for name, choice in selection["selected"].items()},
             confidence=selection["confidence"],
+            kept=selection.get("kept", [next(iter(selection["selected"].values()))["id"]]),  # earlier ones keep it
             findings=None if found is None else Findings(**found),
             warnings=selection.get("warnings", []),
             aucs=read_aucs(folder),
@@ -181,6 +200,9 @@ def _check_chosen(run: RunRecord) -> None:
     for name in run.selectors:
         if known[run.selected[name]].folder is None:
             raise StoreError(f"{run.path} has no evaluation of the candidate that {name} chose; {RESTORE}")
+    for identifier in run.kept:
+        if known[identifier].folder is None:
+            raise StoreError(f"{run.path} has no evaluation of {known[identifier].label}, which it keeps; {RESTORE}")
     if not run.selectors:
         raise ValueError("nothing is selected")
 

@@ -11,11 +11,10 @@ from rich.text import Text
 
 from dsv_plugins.report.reading import CandidateRecord, RunRecord
 
-__all__ = ["candidates_table", "concentration_legend", "render_candidates"]
+__all__ = ["candidates_table", "concentration_legend", "hidden_losses", "render_candidates"]
 
-FIXED_WIDTH = 70
-"""What the columns other than losses need, roughly."""
-LOSS_WIDTH = 12
+NUMBERS_WIDTH, STATUS_WIDTH, LOSS_WIDTH = 32, 30, 12
+"""What the columns of numbers, of the status and of one loss need."""
 
 
 def candidates_table(run: RunRecord, *, width: int) -> Table:
@@ -27,7 +26,7 @@ def candidates_table(run: RunRecord, *, width: int) -> Table:
         run: The run folder's content.
         width: Columns of text there are; as many selectors are shown as fit, the deciding one first.
     """
-    selectors = run.selectors[: max(1, (width - FIXED_WIDTH) // LOSS_WIDTH)]
+    selectors = run.selectors[: _fitting(run, width)]
     table = Table(box=None, pad_edge=False)
     table.add_column("candidate", no_wrap=True)
     wins, aucs = run.confidence.get(selectors[0]), run.aucs
@@ -52,13 +51,30 @@ def candidates_table(run: RunRecord, *, width: int) -> Table:
 
 def render_candidates(run: RunRecord) -> str:
     """The table with every selector, as plain text."""
-    width = FIXED_WIDTH + LOSS_WIDTH * len(run.selectors) + max(len(entry.reason) for entry in run.candidates)
+    width = _fixed_width(run) + LOSS_WIDTH * len(run.selectors) + max(len(entry.reason) for entry in run.candidates)
     text = StringIO()
     console = Console(file=text, width=width, no_color=True)
     console.print(candidates_table(run, width=width))
     if legend := concentration_legend(run):
         console.print(legend)
     return text.getvalue()
+
+
+def hidden_losses(run: RunRecord, *, width: int) -> str:
+    """Which selectors the table has no column for; empty if it shows all."""
+    hidden = run.selectors[_fitting(run, width) :]
+    return f"no room for the losses of {', '.join(hidden)}: they are in the report" if hidden else ""
+
+
+def _fitting(run: RunRecord, width: int) -> int:
+    """How many selectors have a column; that of the deciding one is always there."""
+    return max(1, (width - _fixed_width(run)) // LOSS_WIDTH)
+
+
+def _fixed_width(run: RunRecord) -> int:
+    """What the columns other than losses need."""
+    unfinished = any(entry.status != "finished" for entry in run.candidates)
+    return max(len(entry.label) for entry in run.candidates) + NUMBERS_WIDTH + (STATUS_WIDTH if unfinished else 0)
 
 
 def concentration_legend(run: RunRecord) -> str:

@@ -351,7 +351,10 @@ class ModelRecord:
         selector: Name of the selector that chose it.
         image_size: The size at which it takes images.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
+        heat_threshold: The heat above which a place counts as unusual; None if that is not known.
         candidate: Id of the candidate, and the updates it was trained for.
+        members: If it is an ensemble, what each member was trained on and the scale of its scores; the member's files
+            are in the folder `members`, by its place here.
         warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study kept out.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
@@ -365,38 +368,51 @@ class ModelRecord:
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     heat_scale: tuple[float, float] | None = None
+    heat_threshold: float | None = None
     candidate: str = ""
+    members: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
     calibrated_on: str | None = None
     provider: str = ""
     plugins: Sequence[str] = ()
 
 
+MEMBER_KINDS: Mapping[str, type] = {"augmentation": str, "params": dict, "mean": float, "deviation": float}
+"""What a model says of each member."""
+
 MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("detector", "augmentation", "selector", "candidate", "provider"), str),
     **dict.fromkeys(("detector_params", "params"), dict),
     "image_size": int,
     "heat_scale": (list, type(None)),
-    **dict.fromkeys(("warnings", "plugins"), (list, tuple)),
+    "heat_threshold": (float, type(None)),
+    **dict.fromkeys(("members", "warnings", "plugins"), (list, tuple)),
     "calibrated_on": (str, type(None)),
 }
 """What the values of `model.json` are."""
 
 
-def save_model(run: RunFolder, record: ModelRecord, detector: Path, held_out: Array | None) -> None:
+def save_model(run: RunFolder, record: ModelRecord, detectors: Sequence[Path], held_out: Array | None) -> None:
     """Copy the chosen detector's folder into the run as its model, with the scores of the images that were kept out.
 
-    If the same candidate was recalibrated before, it stays so.
+    Several detectors are the members of an ensemble. If the same candidate was recalibrated before, it stays so.
     """
     with contextlib.suppress(StoreError):  # there is none yet, or it is damaged
         before = load_model_record(run)
         if before.candidate == record.candidate and before.calibrated_on is not None:
             record, held_out = replace(record, calibrated_on=before.calibrated_on), load_held_out(run)
     with finished_folder(run.model) as folder:
-        shutil.copytree(detector, folder, dirs_exist_ok=True)
+        for place, detector in enumerate(detectors):
+            target = member_folder(folder, place) if record.members else folder
+            shutil.copytree(detector, target, dirs_exist_ok=True)
         write_json(folder / MODEL_RECORD, asdict(record))
         if held_out is not None:
             np.save(folder / HELD_OUT, held_out)
+
+
+def member_folder(model: Path, place: int) -> Path:
+    """Where the files of an ensemble's member are."""
+    return model / "members" / str(place)
 
 
 def load_held_out(run: RunFolder) -> Array | None:
@@ -433,4 +449,8 @@ def load_model_record(run: RunFolder) -> ModelRecord:
         for name, kinds in MODEL_KINDS.items():
             if not isinstance(getattr(record, name), kinds):
                 raise TypeError(f"{name} is {shown(getattr(record, name))}")
+        for member in record.members:
+            for name, kind in MEMBER_KINDS.items():
+                if not isinstance(member[name], kind):
+                    raise TypeError(f"{name} of a member is {shown(member[name])}")
         return record

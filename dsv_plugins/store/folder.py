@@ -19,7 +19,8 @@
       progress/ID          where a training stands; only for display
       selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
       aucs.json            AUCs, if a benchmark or the demo knows the labels
-      model/               the chosen detector with a manifest, and the scores of good images kept out of training
+      model/               the chosen detector, or those of an ensemble in members/, with a manifest, and the scores of
+                           good images kept out of training
       model.onnx, model.pt2   the same detector as one file, if it was exported
       report.html          the page that shows why
 

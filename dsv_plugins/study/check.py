@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, PluginSettingsError
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.records import (
@@ -12,9 +12,11 @@ from dsv_plugins.hooks.records import (
     ObserverPlugin,
     SearchPlugin,
     SelectorPlugin,
+    defaults_of,
+    factory_problems,
 )
 from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.spaces import Space, grid
+from dsv_plugins.hooks.spaces import Space, Values, as_suggested, grid, unsuitable_values
 from dsv_plugins.study.settings import StudySettings
 
 __all__ = ["check_detector", "check_names", "make_executor", "search_spaces"]
@@ -33,6 +35,13 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     ):
         for name in names:
             registry.get(kind, name)
+    for name in settings.observer_params:
+        if name not in settings.observer_names:
+            known = ", ".join(settings.observer_names) or "there are none"
+            raise InputError(f"observer_params has settings for {name!r}, which is not among the observers: {known}")
+        factory = registry.get(ObserverPlugin, name).factory
+        for problem in factory_problems(factory, settings.observer_params[name]):
+            raise PluginSettingsError(f"{registry.label(ObserverPlugin, name)}: {problem}")
     for name in settings.selectors:
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
             raise InputError(
@@ -69,5 +78,18 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
 
 
 def search_spaces(settings: StudySettings, registry: Registry) -> dict[str, Space]:
-    """The search space of each augmentation of a study."""
-    return {name: {**registry.get(AugmentationPlugin, name).space, **settings.grid} for name in settings.augmentations}
+    """The search space of each augmentation of a study.
+
+    Raises:
+        InputError: The study's grid has values that an augmentation cannot take.
+    """
+    spaces: dict[str, dict[str, Values]] = {}
+    for name in settings.augmentations:
+        record = registry.get(AugmentationPlugin, name)
+        spaces[name] = space = {**record.space, **settings.grid}
+        known = {**{key: [value] for key, value in defaults_of(record.factory).items()}, **record.space}
+        for parameter in [key for key in settings.grid if key in known]:
+            if problem := unsuitable_values(space[parameter], known[parameter]):
+                raise InputError(f"grid: {parameter} of {name} cannot have these values: {problem}")
+            space[parameter] = as_suggested(space[parameter], known[parameter])
+    return dict(spaces)

@@ -14,10 +14,21 @@ from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.artifacts import ModelRecord, load_held_out, load_model_record, recalibrate_model
+from dsv_plugins.store.artifacts import (
+    ModelRecord,
+    load_held_out,
+    load_model_record,
+    member_folder,
+    recalibrate_model,
+)
 from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.study.ensemble import Ensemble, Member
+from dsv_plugins.types import Candidate
 
-__all__ = ["NO_CALIBRATION", "Model", "Prediction", "load"]
+__all__ = ["NO_CALIBRATION", "Model", "Prediction", "Trained", "load"]
+
+Trained = DetectorEncoder | Ensemble
+"""What judges new images."""
 
 NO_CALIBRATION = (
     "no good images were kept out of training; give good images that were not trained on to "
@@ -48,7 +59,7 @@ class Model:
 
     Attributes:
         run: The run folder it comes from.
-        detector: The detector.
+        detector: The detector, or several as one.
         record: What is known of it, such as the size of its images.
         calibration: Scores of good images that it was not trained on; None if there are none.
         false_alarms: The share of good images that may be called anomalous; None if it is not calibrated.
@@ -56,7 +67,7 @@ class Model:
     """
 
     run: Path
-    detector: DetectorEncoder
+    detector: Trained
     record: ModelRecord
     calibration: Calibration | None
     false_alarms: float | None
@@ -104,7 +115,7 @@ def load(run: Path | str, *, false_alarms: float | None = None, plugins: object 
     return Model(folder.path, detector, record, calibration, rate, changed)
 
 
-def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[DetectorEncoder, str]:
+def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[Trained, str]:
     """The detector of a run, and how its plugin has changed since it was trained."""
     registry, name = build_registry(plugins), record.detector
     try:
@@ -112,14 +123,33 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
     except UnknownPluginError as error:
         needed = f"give --plugins {','.join(record.plugins)}" if record.plugins else "install it"
         raise UnknownPluginError(
-            f"{folder.path} needs the detector {name!r} of {record.provider or 'another package'}; {needed} ({error})"
+            f"{folder.path} needs the detector {name!r} of {record.provider or 'another package'}; {needed}"
         ) from error
     is_same = record.provider in ("", now)
     changed = "" if is_same else f"the detector {name!r} was trained with {record.provider}, and here is {now}"
+
+    def loaded(path: Path) -> DetectorEncoder:
+        made = registry.create(DetectorEncoderPlugin, name, record.detector_params)
+        made.load(path)
+        return made
+
+    detector: Trained
     try:
         with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
-            detector = registry.create(DetectorEncoderPlugin, name, record.detector_params)
-            detector.load(folder.model)
+            if record.members:
+                detector = Ensemble(
+                    [
+                        Member(
+                            Candidate(member["augmentation"], member["params"]),
+                            loaded(member_folder(folder.model, place)),
+                            member["mean"],
+                            member["deviation"],
+                        )
+                        for place, member in enumerate(record.members)
+                    ]
+                )
+            else:
+                detector = loaded(folder.model)
     except DSVError as error:
         if not changed:
             raise

@@ -18,7 +18,6 @@ from dsv_plugins.study import serialise
 from dsv_plugins.study.ensemble import Ensemble, best_members
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.model import load
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.types import Candidate, Evaluation, Health
 
@@ -75,6 +74,7 @@ class Result:
         notes: What the user should know, a line each.
         warnings: Those of the notes that hold whenever the study is run: reasons in the images to doubt a choice.
         plugins: Plugins that are in no package, as given to the study.
+        kept: The candidates whose detectors are the model: the choice, or all of them as one.
     """
 
     run: Path
@@ -86,6 +86,7 @@ class Result:
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
+    kept: Sequence[Candidate] = ()
 
     @property
     def choice(self) -> Choice:
@@ -95,7 +96,7 @@ class Result:
     @functools.cached_property
     def detector(self) -> DetectorEncoder:
         """The trained detector of `choice`."""
-        return load(self.run, plugins=self.plugins).detector
+        return self.load_detector(self.choice.candidate)
 
     def evaluation(self, candidate: Candidate) -> Evaluation:
         """The stored embeddings and scores of a candidate that did not fail."""
@@ -161,6 +162,7 @@ def collect(
     findings: Findings | None,
     warnings: Sequence[str],
     plugins: tuple[object, ...],
+    kept: Sequence[Candidate],
 ) -> Result:
     """The result of a run, including the candidates that were not judged."""
     places = {evaluation.candidate.id: place for place, evaluation in enumerate(evaluations)}
@@ -198,4 +200,5 @@ def collect(
         notes=log.notes,
         warnings=warnings,
         plugins=plugins,
+        kept=kept,
     )

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dsv_plugins.data.dataset import Dataset
-from dsv_plugins.data.overlay import heat_scale
+from dsv_plugins.data.overlay import heat_scale, mean_heatmaps
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.decisions import Calibration, Findings, findings
 from dsv_plugins.errors import PluginError, TrainingError, shown
@@ -15,13 +19,14 @@ from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.records import DetectorEncoderPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
-from dsv_plugins.hooks.search import SearchProblem
+from dsv_plugins.hooks.search import SearchProblem, rank
 from dsv_plugins.hooks.sources import names_of
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.store.remote_copy import RemoteCopy
-from dsv_plugins.study.judging import judge_pool, losses_by
+from dsv_plugins.study.ensemble import scale_of, scores_of
+from dsv_plugins.study.judging import Verdict, judge_pool, losses_by
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.model import NO_CALIBRATION
 from dsv_plugins.study.plan import Plan
@@ -29,9 +34,13 @@ from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.result import Result, collect
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.serialise import as_selection
+from dsv_plugins.study.settings import CHOICE, ENSEMBLE
 from dsv_plugins.types import Evaluation
 
 __all__ = ["run_study"]
+
+MOST_MEMBERS = 16
+"""Of an ensemble: each makes scoring slower and the model larger."""
 
 
 def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Result:
@@ -46,7 +55,10 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
     settings, registry = plan.settings, plan.registry
     folder = RunFolder(settings.folder())
     remote_copy = None if settings.address is None else RemoteCopy(settings.address, folder)
-    plugins = {name: registry.create(ObserverPlugin, name) for name in settings.observer_names}
+    plugins = {
+        name: registry.create(ObserverPlugin, name, settings.observer_params.get(name))
+        for name in settings.observer_names
+    }
     log = RunLog(folder, remote_copy, Observers(observer, plugins))
     schedule = Schedule(plan, folder, executor, log)
     with folder.locked():
@@ -72,7 +84,9 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             note=log.note,
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
-        found = _findings(chosen, seed=settings.seed)
+        kept = _kept(plan, evaluations, verdicts[settings.selectors[0]])
+        scores = scores_of(kept)
+        found = _findings(scores, seed=settings.seed)
         if found is None:
             log.note(f"no image can be called anomalous: {NO_CALIBRATION}")
         presumes = registry.get(SelectorPlugin, settings.selectors[0]).presumes_concentration
@@ -88,8 +102,9 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             findings=found,
             warnings=list(filter(None, (warning, *reasons))),
             plugins=settings.plugins,
+            kept=[evaluation.candidate for evaluation in kept],
         )
-        _keep(plan, folder, result, chosen, schedule, log)
+        _keep(plan, folder, result, kept, scores, schedule, log)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result
@@ -119,24 +134,43 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
     if finished:
         return finished
     if schedule.failures:
-        raise TrainingError(f"every candidate failed; the first: {next(iter(schedule.failures.values()))}")
+        first = next(iter(schedule.failures.values()))
+        raise TrainingError(f"every candidate failed; the first: {first}") from schedule.first_error
     raise TrainingError(f"the search {settings.search!r} gave no candidate the whole budget")
 
 
-def _findings(evaluation: Evaluation, *, seed: int) -> Findings | None:
-    """What the chosen detector finds among the test images; None if no good images were kept out."""
-    held_out = evaluation.scores.holdout
-    return (
-        None if held_out is None else findings(Calibration(held_out.numpy()), evaluation.scores.test.numpy(), seed=seed)
-    )
+def _kept(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict) -> Sequence[Evaluation]:
+    """The candidates whose detectors are the model: the choice, or all as one, or the best if there are very many."""
+    combines = plan.registry.get(DetectorEncoderPlugin, plan.settings.detector).combines
+    keep = plan.settings.keep or (ENSEMBLE if combines else CHOICE)
+    usable = [place for place, evaluation in enumerate(evaluations) if evaluation.scores.test.isfinite().all()]
+    if keep == CHOICE or len(usable) < 2:
+        return [evaluations[verdict.choice]]
+    best = [place for place in rank(verdict.losses) if place in usable][:MOST_MEMBERS]
+    return [evaluations[place] for place in sorted(best)]
 
 
-def _keep(plan: Plan, folder: RunFolder, result: Result, chosen: Evaluation, schedule: Schedule, log: RunLog) -> None:
-    """Write the selection and the chosen model."""
+def _findings(scores: Mapping[str, NDArray[Any]], *, seed: int) -> Findings | None:
+    """What is found among the test images; None if no good images were kept out."""
+    return findings(Calibration(scores["holdout"]), scores["test"], seed=seed) if "holdout" in scores else None
+
+
+def _keep(
+    plan: Plan,
+    folder: RunFolder,
+    result: Result,
+    kept: Sequence[Evaluation],
+    scores: Mapping[str, NDArray[Any]],
+    schedule: Schedule,
+    log: RunLog,
+) -> None:
+    """Write the selection and the model: the chosen detector, or an ensemble."""
     selector, candidate = next(iter(result.selected)), result.choice.candidate
     write_selection(folder, as_selection(result))
-    trained = EvaluationFolder(folder.candidate(candidate.id, schedule.trained_to[candidate.id]))
-    heatmaps, held_out = trained.heatmaps(), chosen.scores.holdout
+    trained = [
+        EvaluationFolder(folder.candidate(each.candidate.id, schedule.trained_to[each.candidate.id])) for each in kept
+    ]
+    heatmaps = mean_heatmaps([each.heatmaps() for each in trained])
     record = ModelRecord(
         detector=candidate.detector,
         detector_params=dict(candidate.detector_params),
@@ -145,10 +179,33 @@ def _keep(plan: Plan, folder: RunFolder, result: Result, chosen: Evaluation, sch
         selector=selector,
         image_size=plan.image_size,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
-        candidate=trained.path.name,
+        heat_threshold=None if heatmaps is None else _heat_threshold(heatmaps, scores),
+        candidate=",".join(each.path.name for each in trained),
+        members=[_member(each) for each in kept] if len(kept) > 1 else (),
         warnings=list(result.warnings),
         provider=plan.registry.identity(DetectorEncoderPlugin, candidate.detector),
         plugins=names_of(plan.settings.plugins),
     )
-    save_model(folder, record, trained.detector, None if held_out is None else held_out.numpy())
+    save_model(folder, record, [each.detector for each in trained], scores.get("holdout"))
     log.record(SELECTED, candidate=candidate.id, selector=selector)
+
+
+def _member(evaluation: Evaluation) -> dict[str, Any]:
+    mean, deviation = scale_of(evaluation.scores)
+    candidate = evaluation.candidate
+    return {
+        "augmentation": candidate.augmentation,
+        "params": dict(candidate.params),
+        "mean": mean,
+        "deviation": deviation,
+    }
+
+
+def _heat_threshold(heatmaps: NDArray[Any], scores: Mapping[str, NDArray[Any]]) -> float | None:
+    """The heat that few of the test images without an alarm reach anywhere; None if no good images were kept out."""
+    if "holdout" not in scores:
+        return None
+    calibration = Calibration(scores["holdout"])
+    rate = calibration.default_rate
+    quiet = heatmaps[~calibration.alarms(scores["test"], rate)]
+    return float(np.quantile(quiet.max(axis=(1, 2)).astype(float), 1 - rate)) if len(quiet) else None

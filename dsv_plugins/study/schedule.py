@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class Schedule:
         trained_to: How far each one is trained.
         failures: Why some failed.
         costs: The updates spent on each one, for each number of updates it was trained to.
+        first_error: What the first training that failed raised.
     """
 
     def __init__(self, plan: Plan, folder: RunFolder, executor: Executor, log: RunLog) -> None:
@@ -58,6 +60,7 @@ class Schedule:
         self.trained_to: dict[str, int | None] = {}
         self.failures: dict[str, str] = {}
         self.costs: dict[tuple[str, int | None], int] = {}
+        self.first_error: BaseException | None = None
 
     @property
     def updates_spent(self) -> int | None:
@@ -158,7 +161,9 @@ class Schedule:
         if outcome.error is not None:
             reason = reason_of(outcome.error)
             self.failures[candidate.id] = reason
-            self._log.record("failed", candidate=candidate.id, updates=updates, reason=reason)
+            self.first_error = self.first_error or outcome.error
+            where = "".join(traceback.format_exception(outcome.error))
+            self._log.record("failed", candidate=candidate.id, updates=updates, reason=reason, traceback=where)
             self._log.notify(Observer.failed, candidate, reason)
         else:
             assert outcome.value is not None

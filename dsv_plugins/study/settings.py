@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, shown
 from dsv_plugins.hooks.records import Plugin
 from dsv_plugins.hooks.search import Rungs
 from dsv_plugins.hooks.sources import as_plugins
@@ -37,6 +37,7 @@ FREE = {"identifies": False}
 """Runs that differ in such a setting only are one run."""
 LARGEST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take."""
+KEPT = CHOICE, ENSEMBLE = "choice", "ensemble"
 MOST_THREADS = 256
 """More than that crash torch on some machines, and no training is faster with them."""
 
@@ -60,6 +61,8 @@ class StudySettings:
         holdout: Share of the train images to keep out of training; their scores decide which images are anomalous.
             By default a fifth, but 19 to 100 images, and never more than a third.
         selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
+        keep: What is kept as the model: the choice, or the ensemble of all candidates, whose score is the mean of
+            theirs. By default what is better for the detector: ensemble for cutpaste-timm. A choice scores faster.
         seed: Fixes every random draw.
         executor: Name of the executor plugin, which runs the trainings.
         executor_params: Settings of the executor, such as {num_gpus: 1}.
@@ -68,6 +71,7 @@ class StudySettings:
             `processes` stops its process; others notice when the training next reports its progress.
         threads: Threads of each training. Results do not depend on the executor, but they do depend on the threads.
         observers: Name of an observer plugin, or several as a,b,c, to notify of what happens, such as loggers.
+        observer_params: Settings of observers, by the observer's name, such as {mlflow: {experiment: parts}}.
         skip_bad: Leave out files that cannot be read, and test images that are train images too.
         out: The run folder, or its address, as s3://…; the same command resumes it. By default a folder named after the
             settings, below $DSV_RUNS or ./dsv-runs.
@@ -89,6 +93,7 @@ class StudySettings:
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
     holdout: float | None = field(default=None, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)
+    keep: str | None = field(default=None, metadata=SELECTION | FREE)
     seed: int = field(default=0, metadata=SELECTION)
     executor: str = field(default="processes", metadata=EXECUTION | FREE)
     executor_params: Mapping[str, object] = field(default_factory=dict, metadata=EXECUTION | FREE)
@@ -96,6 +101,7 @@ class StudySettings:
     timeout: float | None = field(default=None, metadata=EXECUTION | FREE)
     threads: int = field(default=1, metadata=EXECUTION)
     observers: str | Sequence[str] = field(default="", metadata=EXECUTION | FREE)
+    observer_params: Mapping[str, Mapping[str, object]] = field(default_factory=dict, metadata=EXECUTION | FREE)
     skip_bad: bool = field(default=False, metadata=EXECUTION | FREE)
     out: Path | str | None = field(default=None, metadata=EXECUTION | FREE)
     image_size: int | None = None
@@ -106,8 +112,13 @@ class StudySettings:
         self._take_records()
         for problem in space_problems(self.grid):
             raise InputError(f"grid: {problem}")
+        if self.keep is not None and self.keep not in KEPT:
+            raise InputError(f"keep is {shown(self.keep)}; give one of {', '.join(KEPT)}")
         _check_number("seed", self.seed, 0, LARGEST_SEED)
         _check_number("threads", self.threads, 1, MOST_THREADS)
+        for name, params in self.observer_params.items():
+            if not isinstance(params, Mapping):
+                raise InputError(f"observer_params of {name!r} is {shown(params)}; give its settings by their names")
         if self.workers is not None:
             _check_number("workers", self.workers, 1)
         if self.timeout is not None and not 0 < self.timeout < math.inf:

@@ -11,6 +11,7 @@ from known_cells import known_cells
 from rich.console import Console
 
 from dsv_plugins.bench.output import tabulate
+from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.bench.table import Table
 from dsv_plugins.bench.terminal import fitted
 
@@ -41,7 +42,7 @@ def test_wide_tables_are_split_and_have_every_value(width: int) -> None:
 
 
 def test_methods_are_rows_and_augmentations_columns() -> None:
-    table = next(table for table in tabulate(known_cells()) if table.name == "auc")
+    table = next(table for table in tabulate(BenchResult(known_cells(), {})) if table.name == "auc")
     assert [line.split() for line in rendered(table, 80)[:6]] == [
         ["Average", "AUC"],
         ["all"],
@@ -53,7 +54,7 @@ def test_methods_are_rows_and_augmentations_columns() -> None:
 
 
 def test_each_augmentation_has_its_own_part_of_the_choices() -> None:
-    table = next(table for table in tabulate(known_cells()) if table.name == "choices")
+    table = next(table for table in tabulate(BenchResult(known_cells(), {})) if table.name == "choices")
     lines = [line.strip() for line in rendered(table, 200)]
     assert lines.index("Quality of the choices: cutout") < lines.index("Quality of the choices: all together")
     (row,) = (line.split() for line in lines if line.startswith("Random "))

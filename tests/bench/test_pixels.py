@@ -19,6 +19,7 @@ from dsv_plugins import Candidate
 from dsv_plugins.bench.cells import POOLED, Cell
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.pixels import Masks, measure_pixels, pixel_auc, read_masks
+from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.store.artifacts import ImageIndex, write_image_index
 from dsv_plugins.store.folder import RunFolder, finished_folder
 
@@ -168,7 +169,7 @@ def with_pixels(cell: Cell, pool: list[float | None]) -> Cell:
 def test_the_table_has_the_mean_the_choices_and_the_best_of_tasks_with_masks() -> None:
     cells = known_cells()
     assert all(cell.as_json()["pixel_auc"] == {} for cell in cells)
-    before = tabulate(cells)
+    before = tabulate(BenchResult(cells, {}))
     assert "pixels" not in [table.name for table in before]
     bolt = next(place for place, cell in enumerate(cells) if (cell.task, cell.augmentation) == ("bolt", "cutout"))
     cells[bolt] = with_pixels(cells[bolt], [0.9, 0.8, 0.4])
@@ -177,7 +178,7 @@ def test_the_table_has_the_mean_the_choices_and_the_best_of_tasks_with_masks() -
     expected = {"Average": 0.7, "base": 0.9, "mc": 0.4, "dsv": 0.8, "best": 0.9}
     expected |= {"discordance": 0.8, "separability": 0.4, "dsv (reference)": 0.4}
     assert cells[bolt].as_json()["pixel_auc"] == pytest.approx(expected)
-    after = {table.name: table for table in tabulate(cells)}
+    after = {table.name: table for table in tabulate(BenchResult(cells, {}))}
     table = after.pop("pixels")
     assert table.frame.loc["cutout"].to_dict() == pytest.approx(cells[bolt].pixel_aucs)
     assert list(table.frame.index) == ["cutout"]

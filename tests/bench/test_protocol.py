@@ -108,7 +108,7 @@ def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(
         "no Random run: shade has values that are not numbers, so there is no range to draw it from"
     ]
     assert said == ["parts, stripe, seed 0"]
-    assert "shade=light" in figures_page(result.cells, tabulate(result.cells))
+    assert "shade=light" in figures_page(result.cells, tabulate(result))
 
 
 def test_the_time_left_is_estimated_from_what_appears_on_the_disk(tmp_path: Path, monkeypatch) -> None:

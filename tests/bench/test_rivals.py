@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from dsv_plugins import DetectorEncoder, DetectorEncoderPlugin, hookimpl
 from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, measure
 from dsv_plugins.bench.methods import DEFAULT, Method
 from dsv_plugins.bench.output import describe, tabulate
-from dsv_plugins.bench.protocol import Bench
+from dsv_plugins.bench.protocol import Bench, BenchResult
 from dsv_plugins.bench.rivals import Rival, rivals_table
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.hooks.registry import build_registry
@@ -93,7 +94,7 @@ def test_a_rival_is_trained_once_on_the_same_images_and_resumes(tmp_path) -> Non
     assert Brightness.fitted == [(8, 3, TINY["image_size"], TINY["image_size"])]
     assert again == rival
 
-    tables = tabulate(result.cells, result.varied, result.rivals)
+    tables = tabulate(result)
     described = json.loads(json.dumps(describe(result, tables, {}), allow_nan=False))
     assert described["rivals"] == [
         {"task": "parts", "detector": "brightness", "auc": rival.auc, "seconds": rival.seconds}
@@ -142,6 +143,7 @@ def test_the_table_against_plain_loops() -> None:
         sum(over_seeds(task, lambda c: max(c.pool)) for task in compared) / 5
     )
     assert frame.loc["frozen", "seconds"] == 4.0
+    assert frame.index[0] == f"choice of {DEFAULT}"
     assert math.isnan(frame.loc["memory", "seconds"])
 
 
@@ -153,15 +155,39 @@ def test_ensembles_against_counted_pairs() -> None:
     )
 
     def combined(members) -> float:
-        """The mean over the members of how many images each image outscores."""
-        scores = [member.scores.test.tolist() for member in members]
-        outscored = [[sum(one > other for other in row) for one in row] for row in scores]
-        return pairs_won([sum(column) for column in zip(*outscored, strict=True)], labels)
+        """The mean over the members of how far each image is above good images."""
+        total = [0.0] * len(labels)
+        for member in members:
+            good = member.scores.train.tolist()
+            scale = statistics.pstdev(good)
+            for place, score in enumerate(member.scores.test.tolist()):
+                total[place] += (score - statistics.fmean(good)) / scale
+        return pairs_won(total, labels)
 
     by_loss = [member for _, member in sorted(zip(measured.losses[DEFAULT], pool, strict=True), key=lambda row: row[0])]
     assert measured.ensembles[ENSEMBLE] == pytest.approx(combined(pool))
     assert measured.ensembles[BEST_THREE] == pytest.approx(combined(by_loss[:3]))
     assert measured.aucs[ENSEMBLE] == measured.ensembles[ENSEMBLE]
-    tables = {table.name: table.frame for table in tabulate([measured])}
+    tables = {table.name: table.frame for table in tabulate(BenchResult([measured], {}))}
     assert ENSEMBLE in tables["choices"].loc["cutout"].index
     assert ENSEMBLE not in tables["rank"]  # it chooses nothing
+
+
+def test_an_ensemble_that_is_delivered_comes_first_and_is_compared() -> None:
+    labels = [False] * 5 + [True] * 3
+    cells = [
+        measure(
+            (f"bolt{task}", "cutout", 0),
+            [evaluation(0.01 * (1 + seed), seed + 5 * task) for seed in range(5)],
+            labels,
+            methods=[Method(DEFAULT, DEFAULT)],
+            registry=build_registry(),
+        )
+        for task in range(4)
+    ]
+    rivals = [Rival(cell.task, "frozen", 0.5, 1.0) for cell in cells]
+    frame = rivals_table(cells, rivals, combines=True).frame.loc["cutout"]
+    assert frame.index[0] == ENSEMBLE
+    assert math.isnan(frame.loc[ENSEMBLE, "p"])
+    gains = [cell.ensembles[ENSEMBLE] - 0.5 for cell in cells]
+    assert frame.loc["frozen", "better"] == sum(gain > 0 for gain in gains)

@@ -84,7 +84,7 @@ def test_json_has_exactly_the_promised_schema(run, install):
     code, out, err = run("plugins", "--json")
     assert (code, err) == (0, "")
     listing = json.loads(out)
-    assert list(listing) == ["plugins", "failures"]
+    assert list(listing) == ["plugins", "failures", "advice"]
     for plugin in listing["plugins"]:
         assert list(plugin) == ["kind", "name", "provider", "version", "summary", "space", "settings"]
         assert plugin["kind"] in RECORDS
@@ -137,6 +137,7 @@ def test_the_table_fits_and_keeps_names_whole(run, monkeypatch, width):
         ("(0.00001, 1, 2, 3, 0.64)", "size: 1e-05 … 0.64, 5 values"),
         ("Range(0.001, 10)", "size: 0.001 … 10"),
         ("Range(0.001, 10, log=True)", "size: 0.001 … 10, logarithmic"),
+        ("Range(1, 10, integer=True)", "size: 1 … 10, whole"),
     ],
     ids=str,
 )
@@ -253,15 +254,17 @@ def test_help_explains_every_command(run):
 GROUPS = {
     "candidates": ["augmentation", "grid", "search", "search-params", "trials", "rungs", "rung-factor"],
     "detector": ["detector", "detector-params", "preset", "updates", "image-size"],
-    "selection": ["holdout", "selector", "seed"],
+    "selection": ["holdout", "selector", "keep", "seed"],
     "execution": [
-        *("executor", "executor-params", "workers", "timeout", "threads", "observers", "skip-bad", "out", "plugins"),
+        *("executor", "executor-params", "workers", "timeout", "threads", "observers", "observer-params"),
+        *("skip-bad", "out", "plugins"),
     ],
 }
 """The flags of a study, by the group under which the help shows them."""
 DECIDED_BY_BENCH = {
     *(
         "augmentation",
+        "keep",
         "search",
         "search-params",
         "trials",
@@ -311,7 +314,7 @@ def test_version(run):
         (["plugins", "--jsn"], "dsv plugins: ", ["--jsn", "see 'dsv plugins --help'"]),
         (["plugins", "dsv", "extra"], "dsv plugins: ", ["extra", "see 'dsv plugins --help'"]),
         (["check"], "dsv check: ", ["required: name", "see 'dsv check --help'"]),
-        (["check", "dsv", "--kind", "sorter"], "dsv check: ", ["'sorter'", "'selector'", "see 'dsv check --help'"]),
+        (["check", "dsv", "--kind", "sorter"], "dsv check: ", ["'sorter'", "selector", "see 'dsv check --help'"]),
         (["check", "cutpast"], "dsv check: ", ["'cutpast'", "did you mean 'cutpaste'?", "known: ", "cutout"]),
         (
             ["check", "dsv", "--kind", "augmentation"],
@@ -424,9 +427,25 @@ def test_check_ends_with_1_when_a_check_fails(run, install):
     assert any(line.split()[1] == "failed" for line in out.splitlines())
 
 
+def test_check_takes_failures_that_are_expected(run, install):
+    install(
+        "class Ends:\n    def losses(self, evaluations):\n        return [float('nan') for _ in evaluations]\n"
+        "@hookimpl\ndef selector():\n    return SelectorPlugin('ends', Ends)"
+    )
+    code, out, _ = run("check", "ends", "--json")
+    failed = [row["check"] for row in json.loads(out)["checks"] if row["status"] == "failed"]
+    assert (code, failed) == (1, ["ranks_ordinary_candidates", "survives_nan_in_one_candidate"])
+    code, out, _ = run("check", "ends", "--expect-failed", ",".join(failed))
+    assert (code, out.count("expected failure")) == (0, 2)
+    code, out, _ = run("check", "ends", "--expect-failed", ",".join([*failed, "repeats_itself"]))
+    assert code == 1
+    assert "repeats_itself" in next(line for line in out.splitlines() if " failed " in line)
+    assert run("check", "ends", "--expect-failed", "repeats_itselves")[0] == 2
+
+
 def test_check_shows_reasons_literally(run, monkeypatch):
     results = [CheckResult("sound", "passed"), CheckResult("odd", "expected failure", "[red]known[/red] :warning:")]
-    monkeypatch.setattr("dsv_plugins.testing.run_checks", lambda record: iter(results))
+    monkeypatch.setattr("dsv_plugins.testing.run_checks", lambda record, expected: iter(results))
     code, out, _ = run("check", "dsv")
     assert code == 0
     assert [" ".join(line.split()) for line in out.splitlines()] == [

@@ -34,6 +34,22 @@ def test_json_is_one_object_and_progress_goes_elsewhere(finished, tmp_path):
     assert result["run"] == str(tmp_path / "run")
 
 
+def test_losses_for_which_a_narrow_terminal_has_no_room_are_named(finished, tmp_path, monkeypatch):
+    task, run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    arguments = tiny_select(task, tmp_path / "run", "--selector", "dsv,base,std,mmd,energy")
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = dsv_here(*arguments).stdout
+    table = [line for line in narrow.splitlines() if line.startswith(("candidate", "cutpaste("))]
+    assert max(map(len, table)) <= 80
+    assert len(table) == 4
+    shown = next(line for line in narrow.splitlines() if line.startswith("candidate")).split()
+    (remark,) = (line for line in narrow.splitlines() if line.startswith("no room"))
+    assert {*shown, *remark.replace(",", " ").replace(":", " ").split()} >= {"dsv", "base", "std", "mmd", "energy"}
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "no room" not in dsv_here(*arguments).stdout
+
+
 def test_train_and_test_folders_and_a_config_file(finished, tmp_path):
     task, run, _ = finished
     config = tmp_path / "config.yaml"
@@ -69,6 +85,49 @@ def test_a_range_is_a_grid_of_nine_points(finished, tmp_path, spelling):
     sizes = sorted({candidate["params"]["patch_size"] for candidate in plan["candidates"]})
     assert sizes == pytest.approx([0.01 * 64 ** (step / 8) for step in range(9)])
     assert plan["trials"] == 9 ** len(spelling.split())
+
+
+KINDS = """
+from dsv_plugins import AugmentationPlugin, Range, hookimpl
+
+class Kind:
+    def __init__(self, kind, count, gain=0.5):
+        self.count = count
+
+    def __call__(self, images, *, generator):
+        return images * (1 / self.count)
+
+@hookimpl
+def augmentation():
+    return AugmentationPlugin("kinds", Kind, space={"kind": ["thin", "thick"], "count": Range(2, 9, integer=True)})
+"""
+
+
+def test_values_that_a_plugin_does_not_know_are_refused_before_anything_starts(finished, tmp_path):
+    task, _, _ = finished
+    (tmp_path / "kinds.py").write_text(KINDS)
+
+    def planned(grid):
+        arguments = (
+            "--plugins",
+            tmp_path / "kinds.py",
+            "--augmentation",
+            "kinds",
+            "--grid",
+            grid,
+            "--dry-run",
+            "--json",
+        )
+        return dsv_here(*(each for each in tiny_select(task, tmp_path / "run", *arguments)))
+
+    refused = planned("kind=purple")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "dsv select: grid: kind of kinds cannot have these values: 'purple' is none of thin, thick\n"
+    )
+    assert "gain of kinds cannot have these values: 'a' is no number" in planned("kind=thin gain=a,b").stderr
+    plan = json.loads(planned("kind=thin count=2:5").stdout)
+    assert [candidate["params"]["count"] for candidate in plan["candidates"]] == [2, 3, 4, 5]
 
 
 def test_a_range_in_a_config_file(finished, tmp_path):

@@ -8,7 +8,15 @@ from types import ModuleType
 import pytest
 from conftest import DETECTOR, TINY
 
-from dsv_plugins import InputError, Observer, ObserverPlugin, UnknownPluginError, hookimpl, select
+from dsv_plugins import (
+    InputError,
+    Observer,
+    ObserverPlugin,
+    PluginSettingsError,
+    UnknownPluginError,
+    hookimpl,
+    select,
+)
 from dsv_plugins.study.progress import Observers
 
 GRID = {"patch_size": [0.02, 0.08]}
@@ -127,3 +135,29 @@ def test_every_event_reaches_every_observer(event):
 def test_the_error_of_the_callers_own_observer_is_the_callers():
     with pytest.raises(OSError, match="the server is away"):
         Observers(Fragile(), {}).notify(Observer.started, None, [])
+
+
+def test_an_observer_gets_its_settings_by_its_name(task, tmp_path):
+    class Greeting(Observer):
+        def __init__(self, word="nothing"):
+            self.word = word
+
+        def started(self, run, candidates):
+            (run / "greeting.txt").write_text(self.word)
+
+    record = ObserverPlugin("greeting", Greeting)
+    run(
+        task,
+        tmp_path / "run",
+        [example()],
+        observers=[record, "lines"],
+        observer_params={"greeting": {"word": "hello"}},
+    )
+    assert (tmp_path / "run/greeting.txt").read_text() == "hello"
+    with pytest.raises(InputError, match="observer_params has settings for 'greetings', .* observers: greeting"):
+        run(task, tmp_path / "other", observers=record, observer_params={"greetings": {"word": "hello"}})
+    with pytest.raises(PluginSettingsError, match="does not take 'words'; it takes 'word'"):
+        run(task, tmp_path / "other", observers=record, observer_params={"greeting": {"words": "hello"}})
+    with pytest.raises(InputError, match="observer_params of 'greeting' is 'hello'; give its settings by their names"):
+        run(task, tmp_path / "other", observers=record, observer_params={"greeting": "hello"})
+    assert not (tmp_path / "other").exists()

@@ -335,6 +335,10 @@ def test_failing_candidates_are_recorded_and_left_out(task, tmp_path, executor):
     assert "no memory left" in result.table()
     failed = {event["candidate"]: event["reason"] for event in journal(tmp_path / "run", "failed")}
     assert failed == {entry.candidate.id: entry.reason for entry in result.candidates[1:]}
+    # The journal knows the line of the plugin that raised, also if that was in another process.
+    *_, last = journal(tmp_path / "run", "failed")
+    assert "in __call__" in last["traceback"]
+    assert "no memory left" in last["traceback"]
 
 
 def test_all_failing_is_an_error_that_says_why(task, tmp_path):
