@@ -123,7 +123,7 @@ def test_anomalib_train_takes_it_by_its_class_path(task, tmp_path, monkeypatch):
     assert not torch.equal(density.mean, torch.zeros_like(density.mean))
 
 
-def test_get_model_knows_it():
+def test_get_model_knows_it_by_its_name():
     module = get_model("cut_paste", augmentation="cutavg", augmentation_params={"patch_size": 0.3}, **TINY_CUTPASTE)
     assert isinstance(module, CutPaste)
     assert type(module.network.augmentation).__name__.lower() == "cutavg"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import operator
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +17,7 @@ from anomalib.engine import Engine
 from anomalib.models import Draem
 from anomalib.models.components import AnomalibModule
 from anomalib.models.image.general_ad import GeneralAD
-from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images, make_task
+from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, augmentation, folder, images, make_task
 from lightning.pytorch import Trainer
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KernelDensity
@@ -206,7 +208,7 @@ def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
         name="mine",
         model=Mine,
         tap=lambda module, pixels: module.model.encoder(pixels),
-        image=ImageSpace("generator", normalised=True, masked=False),
+        image=ImageSpace("generator", normalised=True),
     )
     found = dsv_anomalib.select(
         entry,
@@ -223,6 +225,69 @@ def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
     torch.testing.assert_close(found.detector.encode(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
+def own_entry(place="generator", model=Mine, **settings):
+    tap = operator.attrgetter("model.encoder")
+    return Entry("mine", model, tap=lambda module, pixels: tap(module)(pixels), image=ImageSpace(place, **settings))
+
+
+def trained_once(entry):
+    detector = entry.record().factory(image_size=SIDE, updates=1, batch_size=2)
+    detector.fit(torch.randint(256, (4, 3, SIDE, SIDE), dtype=torch.uint8), augmentation("cutout", patch_size=0.1))
+    return detector.module
+
+
+class Masked(Mine):
+    """Its generator returns masks."""
+
+    def __init__(self, **components):
+        super().__init__(**components)
+        self.generator = WithMask()
+
+    def training_step(self, batch, *args):
+        _, mask = self.generator(batch.image)
+        assert mask.shape == (len(batch.image), 1, SIDE, SIDE)
+        return {"loss": self.model(batch.image).pred_score.mean()}
+
+
+class WithMask(nn.Module):
+    def forward(self, pixels):
+        return pixels, pixels[:, :1]
+
+
+class Picky(Mine):
+    """Its generator takes more than images."""
+
+    def __init__(self, **components):
+        super().__init__(**components)
+        self.generator = nn.Bilinear(2, 2, 2)
+
+
+def test_whether_a_generator_returns_masks_is_found_out():
+    assert not trained_once(own_entry()).generator.masked
+    assert trained_once(own_entry(model=Masked)).generator.masked
+    with pytest.raises(InputError, match="say in ImageSpace whether it returns masks, with masked=True"):
+        trained_once(own_entry(model=Picky))
+    assert not trained_once(own_entry(model=Picky, masked=False)).generator.masked
+
+
+def test_a_wrong_place_is_not_blamed_on_anomalib():
+    with pytest.raises(InputError, match="Mine has no attribute generater, .*; did you mean generator\\?"):
+        trained_once(own_entry("generater"))
+
+
+def test_what_a_function_makes_gets_images_of_the_size_that_was_asked_for():
+    seen = set()
+
+    def made():
+        module = Mine(pre_processor=Mine.configure_pre_processor((256, 256)))
+        module.model.register_forward_pre_hook(lambda _, inputs: seen.add(tuple(inputs[0].shape[-2:])))
+        return module
+
+    found = dataclasses.replace(own_entry(), build=lambda **arguments: made())
+    trained_once(found)
+    assert seen == {(SIDE, SIDE)}
+
+
 def test_processes_choose_as_one_process_does(task, tmp_path):
     (entry,) = (entry for entry in ENTRIES if entry.name == "generalad")
     runs = [
@@ -233,6 +298,7 @@ def test_processes_choose_as_one_process_does(task, tmp_path):
             space={"noise_std": [0.1, 0.5]},
             engine_args={"accelerator": "cpu"},
             detector_params={**entry.check_params, "updates": 2},
+            selector="dsv",
             executor=executor,
             out=tmp_path / executor,
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsv_anomalib.native import CutPaste
     from dsv_anomalib.post_processing import LabelFreePostProcessor
     from dsv_anomalib.selection import Selected, select
+    from dsv_anomalib.trained import load
 
 __all__ = [
     "CutPaste",
@@ -24,6 +25,7 @@ __all__ = [
     "ImageSpace",
     "LabelFreePostProcessor",
     "Selected",
+    "load",
     "select",
 ]
 
@@ -32,6 +34,7 @@ _NEED_TORCH = {
     "DSVCallback": "dsv_anomalib.callback",
     "LabelFreePostProcessor": "dsv_anomalib.post_processing",
     "Selected": "dsv_anomalib.selection",
+    "load": "dsv_anomalib.trained",
     "select": "dsv_anomalib.selection",
 }
 

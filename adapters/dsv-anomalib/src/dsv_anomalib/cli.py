@@ -75,7 +75,9 @@ def _parser() -> ArgumentParser:
         "--unlabelled", type=str | None, help="images to choose by, in place of the test images of the data"
     )
     parser.add_argument("--space", type=dict[str, list[Any]], default={}, help="values to try of its hyperparameters")
-    parser.add_argument("--selector", type=str | list[str], default="dsv", help="one selector, or a list")
+    parser.add_argument(
+        "--selector", type=str | list[str] | None, help="one selector, or a list; by default that of `dsv select`"
+    )
     parser.add_argument("--updates", type=int | None, help="updates of each training, in place of the trainer's epochs")
     parser.add_argument("--image_size", type=int | None, help="height and width in pixels")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
@@ -91,16 +93,17 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
     from anomalib.engine import Engine
 
     from dsv_anomalib.data import set_up
-    from dsv_anomalib.selection import select
+    from dsv_anomalib.native import OPSET
+    from dsv_anomalib.selection import plain_detectors, select
 
     model, params = _model(arguments.model)
-    native = _is_native(model)
-    if not native:
-        params = {"model_params": params}
+    native, plain = _is_native(model), model in plain_detectors()
     datamodule: AnomalibDataModule = parser.instantiate_classes(arguments).data
     set_up(datamodule)
-    params["batch_size"] = datamodule.train_batch_size
-    updates = arguments.updates or _updates(arguments.trainer, datamodule)
+    updates = arguments.updates
+    if not plain:  # a detector of dsv-plugins has a budget and batches of its own
+        params = {**(params if native else {"model_params": params}), "batch_size": datamodule.train_batch_size}
+        updates = updates or _updates(arguments.trainer, datamodule)
     for name, value in (("updates", updates), ("image_size", arguments.image_size)):
         if value is not None:
             params[name] = value
@@ -112,7 +115,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         space=arguments.space,
         selector=arguments.selector,
         detector_params=params,
-        engine_args=None if native else engine_args,
+        engine_args=None if native or plain else engine_args,
         executor=arguments.executor,
         workers=arguments.workers,
         seed=int(arguments.seed_everything),
@@ -123,7 +126,13 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
     _show(selected)
     for kind in arguments.export:
         size = selected.model.input_size
-        path = Engine().export(selected.model, kind, export_root=selected.run / "export", input_size=size)
+        path = Engine().export(
+            selected.model,
+            kind,
+            export_root=selected.run / "export",
+            input_size=size,
+            onnx_kwargs={"opset_version": OPSET},
+        )
         print(f"exported: {path}")
 
 

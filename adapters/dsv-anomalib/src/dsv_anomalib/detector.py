@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import math
@@ -202,11 +203,16 @@ class AnomalibDetector(DetectorEncoder):
         size = (self.image_size, self.image_size)
         make = entry.build or entry.model_class()
         pre_processor = entry.model_class().configure_pre_processor(image_size=size)
+        params = self.model_params
+        if entry.backbone is not None:
+            params = entry.backbone.completed(params, pre_processor)
         try:
-            return make(**{"pre_processor": pre_processor, **self.model_params, **overrides})
+            module: AnomalibModule = make(**{"pre_processor": pre_processor, **params, **overrides})
         except Exception as error:
-            needs = f"; it needs {entry.weights}" if entry.weights else ""
-            raise InputError(f"{entry.name} could not be made ({describe_error(error)}){needs}") from error
+            raise InputError(f"{entry.name} could not be made ({describe_error(error)})") from error
+        if module.input_size not in (None, size):  # what a user's function makes has a size of its own
+            module.pre_processor = pre_processor
+        return module
 
     def install(self, module: AnomalibModule, augmentation: Augmentation) -> None:
         """Have a module make its pseudo-anomalies by an augmentation.
@@ -231,13 +237,32 @@ class AnomalibDetector(DetectorEncoder):
                 f"choose the augmentation {features.augmentation}"
             )
         else:
+            own = _attribute(module, image.place)
             synthesiser = Synthesiser(
                 augmentation,
                 probability=image.probability,
                 normalisation=_normalisation(module) if image.normalised else None,
-                masked=image.masked,
+                masked=self._returns_masks(own) if image.masked is None else image.masked,
             )
             _set(module, image.place, synthesiser)
+
+    def _returns_masks(self, own: object) -> bool:
+        """Whether a model's own generator returns masks beside the images: it is asked with two images.
+
+        Raises:
+            InputError: It cannot be asked so.
+        """
+        if isinstance(own, Synthesiser):
+            return own.masked
+        try:
+            with global_randomness(), torch.no_grad():
+                returned = own(torch.rand(2, 3, self.image_size, self.image_size))  # type: ignore[operator]
+        except Exception as error:
+            raise InputError(
+                f"{self.entry.name}: its generator of anomalies failed on two images ({describe_error(error)}); say in "
+                "ImageSpace whether it returns masks, with masked=True or masked=False"
+            ) from error
+        return isinstance(returned, (tuple, list))
 
     def _identity(self) -> dict[str, object]:
         return {"model": self.entry.path, "image_size": self.image_size, "model_params": self.model_params}
@@ -288,9 +313,23 @@ def _normalisation(module: AnomalibModule) -> Normalize | None:
 
 
 def _set(module: AnomalibModule, path: str, value: object) -> None:
-    """Set an attribute given with dots. One that is not there already is another version's."""
-    owner_path, _, name = path.rpartition(".")
-    owner = operator.attrgetter(owner_path)(module) if owner_path else module
-    if not hasattr(owner, name):
-        raise InputError(f"{type(module).__name__} has no attribute {path}; is this version of anomalib supported?")
-    setattr(owner, name, value)
+    """Set an attribute given with dots, which is there already."""
+    _attribute(module, path)
+    owner, _, name = path.rpartition(".")
+    setattr(operator.attrgetter(owner)(module) if owner else module, name, value)
+
+
+def _attribute(module: AnomalibModule, path: str) -> object:
+    """An attribute given with dots."""
+    try:
+        return operator.attrgetter(path)(module)
+    except AttributeError:
+        if type(module).__module__.startswith("anomalib."):
+            cause = "is this version of anomalib supported?"
+        else:
+            children = [name for name, _ in module.named_modules() if name and not name.startswith("model.")]
+            nearest = difflib.get_close_matches(path, children, 1)
+            cause = f"did you mean {nearest[0]}?" if nearest else f"its parts are {', '.join(children[:10])}"
+        raise InputError(
+            f"{type(module).__name__} has no attribute {path}, where its entry says that it makes anomalies; {cause}"
+        ) from None

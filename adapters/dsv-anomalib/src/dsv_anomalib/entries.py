@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsv_anomalib.weights import Backbone
 from dsv_plugins import DetectorEncoderPlugin, PluginError
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ class ImageSpace:
         place: Attribute of the module that holds its own generator, with dots, such as "model.augmentor".
         probability: Share of the training images that the model wants changed.
         normalised: Whether the images that arrive there were normalised by the pre-processor.
-        masked: Whether the generator returns the mask of what it changed beside the images.
+        masked: Whether the generator returns the mask of what it changed beside the images; None to ask it once.
     """
 
     place: str
     probability: float = 1.0
     normalised: bool = False
-    masked: bool = True
+    masked: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,9 @@ class Entry:
         features: How it makes them out of features, if it does.
         pooling: How features of patches become one vector.
         build: Makes the module from keyword arguments, if calling the class is not enough.
-        weights: Which weights it fetches when it is made, and how to provide them.
+        backbone: The network of timm on which it is built, if it is.
+        preflight: Called with the model's arguments before any training, if it fetches other weights than those of its
+            backbone; raises `InputError` if they cannot be had.
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.
         experimental: Whether it is unproven that DSV is right about it.
@@ -108,7 +111,8 @@ class Entry:
     features: FeatureSpace | None = None
     pooling: Pooling = "mean"
     build: Callable[..., AnomalibModule] | None = None
-    weights: str = ""
+    backbone: Backbone | None = None
+    preflight: Callable[[Mapping[str, object]], None] | None = None
     weights_off: Mapping[str, object] = field(default_factory=dict)
     check_params: Mapping[str, object] = field(default_factory=dict)
     experimental: bool = True
@@ -158,7 +162,13 @@ class Entry:
             reason = f"the installed version of {self.path.partition('.')[0]} has no {self.path}; install a newer one"
             return DetectorEncoderPlugin(name, partial(_refuse, f"{name}: {reason}"), f"not available: {reason}")
         summary = f"{self.summary} (experimental: DSV is unproven here)" if self.experimental else self.summary
-        return DetectorEncoderPlugin(name, partial(_make, self), summary, check_params=self.check_params)
+        return DetectorEncoderPlugin(
+            name,
+            partial(_make, self),
+            summary,
+            check_params=self.check_params,
+            preflight=partial(_check_weights, self),
+        )
 
 
 def _make(
@@ -193,6 +203,15 @@ def _make(
         model_params=model_params or {},
         engine_args=engine_args or {},
     )
+
+
+def _check_weights(entry: Entry, *, model_params: Mapping[str, Any] | None = None, **settings: object) -> None:
+    """See that what the model fetches can be had: it would be found out once for each candidate, after many retries."""
+    params = model_params or {}
+    if entry.backbone is not None:
+        entry.backbone.check(params)
+    if entry.preflight is not None:
+        entry.preflight(params)
 
 
 def _refuse(reason: str, **settings: object) -> AnomalibDetector:

@@ -26,9 +26,10 @@ from dsv_anomalib.modes import evaluating
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import Augmentation, DetectorEncoder, DetectorEncoderPlugin, build_registry
 
-__all__ = ["DETECTOR", "CutPaste"]
+__all__ = ["DETECTOR", "OPSET", "CutPaste", "OwnModule"]
 
 DETECTOR = "cutpaste-resnet18"
+OPSET = 18
 
 
 class _Density(Protocol):
@@ -134,7 +135,35 @@ class CutPasteModel(nn.Module):
         return InferenceBatch(pred_score=self.density(self.embed(images)))
 
 
-class CutPaste(AnomalibModule):
+class OwnModule:
+    """What the modules of this package have in common. No module itself: `get_model` finds direct ones only."""
+
+    model: nn.Module
+
+    def to_onnx(self, *arguments: Any, **settings: Any) -> Any:
+        """Export as anomalib does, but at the opset that torch writes: converting to an older one fails, at length."""
+        return super().to_onnx(*arguments, **{"opset_version": OPSET, **settings})  # type: ignore[misc]
+
+    @property
+    def learning_type(self) -> LearningType:
+        """Normal images only."""
+        return LearningType.ONE_CLASS
+
+    @staticmethod
+    def configure_pre_processor(image_size: tuple[int, int] | None = None) -> PreProcessor:
+        """Resize images; the network normalises them by itself."""
+        return PreProcessor(transform=Compose([Resize(image_size or (256, 256), antialias=True)]))
+
+    def configure_post_processor(self) -> PostProcessor:
+        """A threshold that needs no labels."""
+        return LabelFreePostProcessor()
+
+    def validation_step(self, batch: ImageBatch, *args: Any, **kwargs: Any) -> Any:
+        """Score a batch."""
+        return batch.update(**self.model(batch.image)._asdict())
+
+
+class CutPaste(OwnModule, AnomalibModule):
     """A ResNet18 that learns to tell normal images from augmented ones, and scores images by its embeddings.
 
     With `Engine`, every epoch ends with one more look at the train images, to model their embeddings. The updates that
@@ -238,10 +267,6 @@ class CutPaste(AnomalibModule):
         if self.trainer.state.fn is TrainerFn.FITTING:
             self._fit_density()
 
-    def validation_step(self, batch: ImageBatch, *args: Any, **kwargs: Any) -> Any:
-        """Score a batch."""
-        return batch.update(**self.model(batch.image)._asdict())
-
     def configure_optimizers(self) -> Any:
         """SGD whose rate falls to zero along half a cosine."""
         return self.network.configure_optimizers()
@@ -250,20 +275,6 @@ class CutPaste(AnomalibModule):
     def trainer_arguments(self) -> dict[str, Any]:
         """The length of the training; no validation before it, when there is nothing to score by."""
         return {"max_steps": self.detector.updates, "num_sanity_val_steps": 0}
-
-    @property
-    def learning_type(self) -> LearningType:
-        """Normal images only."""
-        return LearningType.ONE_CLASS
-
-    @staticmethod
-    def configure_pre_processor(image_size: tuple[int, int] | None = None) -> PreProcessor:
-        """Resize images; the network normalises them by itself."""
-        return PreProcessor(transform=Compose([Resize(image_size or (256, 256), antialias=True)]))
-
-    def configure_post_processor(self) -> PostProcessor:
-        """A threshold that needs no labels."""
-        return LabelFreePostProcessor()
 
     @torch.no_grad()
     def _fit_density(self) -> None:

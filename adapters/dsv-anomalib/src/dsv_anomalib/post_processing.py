@@ -16,7 +16,7 @@ class LabelFreePostProcessor(PostProcessor):
 
     The threshold is a quantile of the scores of normal images. Scores are brought into (0, 1), the threshold to 0.5,
     and keep their order however large they are: anomalib's own cuts them off, and its AUROC takes raw scores above 20
-    or so for equal. Anomaly maps are judged by the same numbers.
+    or so for equal. Anomaly maps are judged by the same numbers, unless `fit_pixels` gives them others.
 
     Args:
         quantile: Share of normal images below the threshold.
@@ -40,6 +40,12 @@ class LabelFreePostProcessor(PostProcessor):
         for lowest, highest in ((self.image_min, self.image_max), (self.pixel_min, self.pixel_max)):
             lowest.copy_(scores.min())
             highest.copy_(scores.max())
+
+    def fit_pixels(self, lowest: float, highest: float, threshold: float) -> None:
+        """Take threshold and scale of anomaly maps, which have numbers of their own."""
+        self._pixel_threshold.fill_(threshold)
+        self.pixel_min.fill_(lowest)
+        self.pixel_max.fill_(highest)
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Look at no validation image, and so at no label."""

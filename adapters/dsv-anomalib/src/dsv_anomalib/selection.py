@@ -10,19 +10,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from anomalib.data import AnomalibDataModule
 from anomalib.data.utils import TestSplitMode
 from anomalib.models.components import AnomalibModule
 
+import dsv_plugins
 from dsv_anomalib.data import images_of, set_up, train_paths
-from dsv_anomalib.detector import AnomalibDetector
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_anomalib.table import ENTRIES, NATIVE, find
+from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
-    AugmentationPlugin,
     DetectorEncoderPlugin,
     InputError,
     Result,
@@ -30,9 +31,9 @@ from dsv_plugins import (
     hookimpl,
 )
 from dsv_plugins import select as select_images
-from dsv_plugins.decisions import Calibration, check_rate
+from dsv_plugins.decisions import check_rate, combined_scores
 
-__all__ = ["Model", "Selected", "select"]
+__all__ = ["Model", "Selected", "plain_detectors", "select"]
 
 DEFAULT_IMAGE_SIZE = 256
 
@@ -52,7 +53,7 @@ class Selected(Result):
 
     @functools.cached_property
     def model(self) -> AnomalibModule:
-        """The fitted module of `choice`, ready for `Engine().test`.
+        """The fitted module of the choice, or of all candidates as one, ready for `Engine().test`.
 
         Its threshold comes from the good images that were kept out of training. If there were too few to keep any out,
         it is a quantile of the train images' scores, which new good images exceed more often.
@@ -60,27 +61,14 @@ class Selected(Result):
         Raises:
             InputError: The images kept out cannot promise `false_alarms`.
         """
-        candidate = self.choice.candidate
-        detector = self.detector
-        if isinstance(detector, AnomalibDetector):
-            module = detector.build(**detector.entry.weights_off)
-            module.model.load_state_dict(detector.module.model.state_dict())
-            registry = build_registry(self.plugins)
-            detector.install(module, registry.create(AugmentationPlugin, candidate.augmentation, candidate.params))
-        else:
-            module = CutPaste.from_detector(
-                detector, augmentation=candidate.augmentation, augmentation_params=dict(candidate.params)
-            )
-        post_processor = LabelFreePostProcessor()
-        scores = self.evaluation(candidate).scores
-        if scores.holdout is None:
-            post_processor.fit(scores.train)
-        else:
-            calibration = Calibration(scores.holdout.numpy())
-            threshold = calibration.threshold(self.false_alarms or calibration.default_rate)
-            post_processor.fit(scores.holdout, threshold)
-        module.post_processor = post_processor
-        return module.eval()
+        scores = [self.evaluation(candidate).scores for candidate in self.kept]
+        if scores[0].holdout is not None:
+            return load(self.run, false_alarms=self.false_alarms, plugins=self.plugins)
+        module = fitted_module(dsv_plugins.load(self.run, plugins=self.plugins), self.plugins)
+        train = combined_scores([{"train": each.train.numpy()} for each in scores])["train"]
+        module.post_processor = LabelFreePostProcessor()
+        module.post_processor.fit(torch.from_numpy(train))
+        return module
 
 
 def select(
@@ -89,7 +77,7 @@ def select(
     *,
     augmentation: str | Sequence[str] | None = None,
     space: Mapping[str, Sequence[object]] | None = None,
-    selector: str | Sequence[str] = "dsv",
+    selector: str | Sequence[str] | None = None,
     engine_args: Mapping[str, Any] | None = None,
     detector_params: Mapping[str, Any] | None = None,
     false_alarms: float | None = None,
@@ -99,12 +87,13 @@ def select(
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
 
     Args:
-        model: "cutpaste", or the name of a model in the table such as "draem", its class, a function that makes a
-            module of it, or an `Entry` for a model of your own.
+        model: "cutpaste-timm", or any other detector that `dsv plugins` lists; "cutpaste"; the name of a model in the
+            table such as "draem", its class, a function that makes a module of it, or an `Entry` for a model of your
+            own.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
         augmentation: Name of an augmentation plugin, or several; by default the model's own.
         space: Values to try of its hyperparameters, in place of those that it suggests.
-        selector: Name of a selector, or several; the first decides.
+        selector: Name of a selector, or several; the first decides. By default that of `dsv_plugins.Study`.
         engine_args: Arguments of anomalib's Engine, for each training.
         detector_params: Settings of the training: `image_size`, `updates`, `batch_size`, and others that
             `dsv plugins` and the documentation name.
@@ -133,11 +122,12 @@ def select(
         images: tuple[Any, Any] = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
     else:
         images = (train_paths(datamodule), unlabelled)
+    if selector is not None:
+        study["selector"] = selector
     result = select_images(
         *images,
         augmentation=augmentation or own,
         grid=dict(space or {}),
-        selector=selector,
         detector=detector,
         detector_params=params,
         plugins=plugins,
@@ -151,6 +141,12 @@ def _is_native(model: Model) -> bool:
     return model in (NATIVE, CutPaste)
 
 
+def plain_detectors() -> list[str]:
+    """The detectors that have nothing to do with anomalib."""
+    names = [record.name for record in build_registry().of_kind(DetectorEncoderPlugin)]
+    return [name for name in names if not name.startswith(PREFIX)]
+
+
 def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any]) -> None:
     """Refuse, in one line, what would fail inside anomalib or Lightning."""
     if not isinstance(datamodule, AnomalibDataModule):
@@ -158,8 +154,8 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any]) -> 
             f"the datamodule is a {type(datamodule).__name__}; give one of anomalib.data, such as Folder(name='parts', "
             "root='parts', normal_dir='train/good', …)"
         )
-    if engine_args and _is_native(model):
-        raise InputError("engine_args are for models that anomalib's Engine trains; cutpaste is trained without it")
+    if engine_args and (_is_native(model) or model in plain_detectors()):
+        raise InputError(f"engine_args are for models that anomalib's Engine trains; {model} is trained without it")
     reserved = [name for name in engine_args if name in RESERVED]
     if reserved:
         raise InputError(
@@ -187,7 +183,9 @@ def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
 def _detector(model: Model) -> tuple[str, str, tuple[object, ...]]:
     """The names of the detector plugin and of its own augmentation, and the plugin itself if no package provides it."""
     if _is_native(model):
-        return DETECTOR, "cutpaste", ()
+        return DETECTOR, NATIVE, ()
+    if model in plain_detectors():
+        return str(model), NATIVE, ()
     entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
     return f"{PREFIX}{entry.name}", entry.default_augmentation, () if entry in ENTRIES else (_Plugin(entry),)
 
@@ -208,6 +206,8 @@ def _entry_of(make: Callable[[], AnomalibModule]) -> Entry:
         name=f"{known.name}-{digest}",
         build=_Making(make),
         image_size=size[0] if size else known.image_size,
+        backbone=None,  # its weights are here already
+        preflight=None,
         weights_off={},
     )
 

@@ -10,10 +10,11 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from dsv_anomalib.entries import PREFIX, Entry, FeatureSpace, ImageSpace
+from dsv_anomalib.weights import OUR_BACKBONE, Backbone, check_dsr
 from dsv_plugins import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from anomalib.models.components import AnomalibModule
     from torch import Tensor
@@ -24,7 +25,8 @@ FEATURE_NOISE = f"{PREFIX}feature-noise"
 LATENT_STRENGTH = f"{PREFIX}latent-strength"
 NATIVE = "cutpaste"
 """The model of this package, which dsv-plugins itself trains."""
-HUB = "copy them into the Hugging Face cache (HF_HOME) from a machine that is online"
+LAYERS = ["blocks.2", "blocks.4"]
+"""Of our backbone: strides 8 and 16."""
 
 
 def find(model: str | type | Entry) -> Entry:
@@ -48,8 +50,8 @@ def find(model: str | type | Entry) -> Entry:
     similar = difflib.get_close_matches(names[0].lower(), known, 1)
     meant = f" (did you mean {similar[0]}?)" if similar else ""
     raise InputError(
-        f"nothing is known of the model {names[0]}{meant}; known are {', '.join(known)}; or give a dsv_anomalib.Entry "
-        "for it"
+        f"nothing is known of the model {names[0]}{meant}; known are {', '.join(known)}, and the detectors of "
+        "`dsv plugins`; or give a dsv_anomalib.Entry for it"
     )
 
 
@@ -134,6 +136,12 @@ def _foundad(module: Any, images: Tensor) -> Tensor:
     return projected
 
 
+def _foundad_encoder(name: str) -> str:
+    from anomalib.models.image.foundad.components.encoder_loader import TIMM_MODEL_NAMES
+
+    return str(TIMM_MODEL_NAMES.get(name, name))
+
+
 def _generalad(module: Any, images: Tensor) -> Tensor:
     return _discriminated(module, module.model.extract_features(images)[0])
 
@@ -193,7 +201,7 @@ ENTRIES: tuple[Entry, ...] = (
         model="anomalib.models.image.draem.Draem",
         tap=_draem,
         summary="Draem: reconstructs augmented images and segments what was changed",
-        image=ImageSpace("augmenter", probability=0.5),
+        image=ImageSpace("augmenter", probability=0.5, masked=True),
         own_augmentation=f"{PREFIX}perlin",
         build=_build_draem,
         check_params={
@@ -209,14 +217,19 @@ ENTRIES: tuple[Entry, ...] = (
         tap=_glass,
         summary="Glass: tells patches from augmented and from noisy ones",
         image_size=288,
-        image=ImageSpace("model.augmentor"),
+        image=ImageSpace("model.augmentor", masked=True),
         features=FeatureSpace(
             FEATURE_NOISE,
             {"noise_std": "model.gaussian_noise_std", "radius_quantile": "model.radius_quantile"},
             _glass_with_noise,
         ),
         build=_build_glass,
-        weights=f"the ImageNet weights of its backbone; {HUB}, or go without with pre_trained: false",
+        backbone=Backbone(
+            "backbone",
+            "wide_resnet50_2",
+            # Its own 1536 dimensions are for a network with ten times as many channels.
+            {"layers": LAYERS, "pretrain_embed_dim": 256, "target_embed_dim": 256, "discriminator_hidden": 256},
+        ),
         weights_off={"pre_trained": False},
         check_params={
             "image_size": 32,
@@ -240,7 +253,7 @@ ENTRIES: tuple[Entry, ...] = (
         image_size=518,
         image=ImageSpace("cutpaste", normalised=True, masked=False),
         own_augmentation=f"{PREFIX}foundad-cutpaste",
-        weights=f"the DINO weights of its encoder (encoder_name), fetched by timm; {HUB}",
+        backbone=Backbone("encoder_name", "dinov2_vit_base_14", timm_name=_foundad_encoder),
     ),
     Entry(
         name="supersimplenet",
@@ -255,7 +268,7 @@ ENTRIES: tuple[Entry, ...] = (
             },
             _supersimplenet_with_noise,
         ),
-        weights=f"the ImageNet weights of its backbone, fetched by timm; {HUB}",
+        backbone=Backbone("backbone", "wide_resnet50_2.tv_in1k", {"layers": LAYERS}),
     ),
     Entry(
         name="generalad",
@@ -264,7 +277,7 @@ ENTRIES: tuple[Entry, ...] = (
         summary="GeneralAD: tells patches of a vision transformer from noisy ones",
         image_size=518,
         features=FeatureSpace(FEATURE_NOISE, {"noise_std": "model.noise_std"}, _generalad_with_noise),
-        weights=f"the weights of its vision transformer; {HUB}, or go without with pre_trained: false",
+        backbone=Backbone("backbone", "vit_large_patch14_dinov2.lvd142m"),
         weights_off={"pre_trained": False},
         check_params={
             "image_size": 32,
@@ -286,34 +299,9 @@ ENTRIES: tuple[Entry, ...] = (
         summary="DSR: restores quantised features in which anomalies were drawn",
         features=FeatureSpace(LATENT_STRENGTH, {"strength": "model.latent_anomaly_strength"}, _dsr_with_anomalies),
         build=_build_dsr,
-        weights="its quantised autoencoder; put vq_model_pretrained_128_4096.pckl, from anomalib's release "
-        "dsr_pretrained_weights, into the folder dsr below anomalib's folder of pre-trained weights",
+        preflight=check_dsr,
     ),
 )
-
-_BACKBONE = "dsv_efficientnet_lite0"
-
-
-def _with_our_backbone(model: str, settings: Mapping[str, object]) -> Callable[..., AnomalibModule]:
-    """Makes a model on the backbone of `cutpaste-timm`, unless another is given."""
-
-    def build(*, pre_processor: Any, backbone: str = _BACKBONE, **arguments: Any) -> AnomalibModule:
-        import anomalib.models
-        from torchvision.transforms.v2 import Compose, Normalize, Resize
-
-        if backbone == _BACKBONE:
-            import dsv_plugins.backbones  # noqa: F401 — registers it
-
-            resize = next(step for step in pre_processor.transform.transforms if isinstance(step, Resize))
-            # Its weights expect values from -1 to 1.
-            pre_processor.transform = Compose([resize, Normalize([0.5] * 3, [0.5] * 3)])
-            arguments = {**settings, **arguments}
-        made: AnomalibModule = getattr(anomalib.models, model)(
-            backbone=backbone, pre_processor=pre_processor, **arguments
-        )
-        return made
-
-    return build
 
 
 def _remembered(module: Any, images: Tensor) -> list[Tensor]:
@@ -326,9 +314,9 @@ RIVALS: tuple[Entry, ...] = (
         name="patchcore",
         model="anomalib.models.image.patchcore.Patchcore",
         tap=_remembered,
-        summary="Patchcore with 1 % of the patches, as a rival: there is nothing to select",
+        summary="Patchcore with 1 % of the patches, to compare with: it learns from no augmentation",
         image_size=192,
-        build=_with_our_backbone("Patchcore", {"layers": ["blocks.2", "blocks.4"], "coreset_sampling_ratio": 0.01}),
+        backbone=Backbone("backbone", OUR_BACKBONE, {"layers": LAYERS, "coreset_sampling_ratio": 0.01}),
         weights_off={"pre_trained": False},
         check_params={"image_size": 64, "batch_size": 4},
         experimental=False,
@@ -338,9 +326,9 @@ RIVALS: tuple[Entry, ...] = (
         name="padim",
         model="anomalib.models.image.padim.Padim",
         tap=_remembered,
-        summary="Padim, as a rival: there is nothing to select",
+        summary="Padim, to compare with: it learns from no augmentation",
         image_size=192,
-        build=_with_our_backbone("Padim", {"layers": ["blocks.1", "blocks.2", "blocks.4"], "n_features": 100}),
+        backbone=Backbone("backbone", OUR_BACKBONE, {"layers": ["blocks.1", *LAYERS], "n_features": 100}),
         weights_off={"pre_trained": False},
         check_params={"image_size": 64, "batch_size": 4},
         experimental=False,

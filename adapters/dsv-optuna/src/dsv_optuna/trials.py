@@ -159,6 +159,8 @@ def _quiet_optuna() -> Iterator[None]:
 
 
 def _suggested(trial: BaseTrial, name: str, values: Values) -> object:
+    if isinstance(values, Range) and values.integer:
+        return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
     if isinstance(values, Range):
         return trial.suggest_float(name, values.low, values.high, log=values.log)
     # As text, since a storage takes no lists.

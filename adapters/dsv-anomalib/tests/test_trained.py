@@ -1,0 +1,120 @@
+"""A finished selection as a fitted module: the pretrained detector, with anomaly maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from anomalib.deploy import ExportType
+from anomalib.engine import Engine
+from conftest import QUIET, SIDE, folder, images, make_task
+from scipy.stats import zmap
+
+import dsv_anomalib
+import dsv_plugins
+from dsv_anomalib.trained import TrainedDetector
+from dsv_plugins import InputError
+
+TINY_TIMM = {"image_size": 64, "updates": 4}
+
+
+@pytest.fixture(scope="module")
+def larger_task(tmp_path_factory):
+    """Enough good images to keep 19 out of training."""
+    return make_task(tmp_path_factory.mktemp("larger") / "parts", train=60)
+
+
+@pytest.fixture(scope="module")
+def selected(larger_task, tmp_path_factory):
+    return dsv_anomalib.select(
+        "cutpaste-timm",
+        folder(larger_task),
+        space={"patch_size": [0.02, 0.2]},
+        detector_params=TINY_TIMM,
+        executor="serial",
+        out=tmp_path_factory.mktemp("trained") / "run",
+    )
+
+
+def test_the_module_scores_as_the_detector_of_the_run(selected):
+    assert isinstance(selected.model, TrainedDetector)
+    pixels = images(4, size=64).float() / 255
+    with torch.no_grad():
+        found = selected.model.model(pixels)
+    expected = dsv_plugins.load(selected.run).predict(pixels)
+    torch.testing.assert_close(found.pred_score, expected.scores, rtol=1e-4, atol=1e-3)
+    assert found.anomaly_map.shape == (4, 1, 64, 64)
+    peaks = expected.heatmaps.flatten(1).max(dim=1).values
+    torch.testing.assert_close(found.anomaly_map.flatten(1).max(dim=1).values, peaks, rtol=0.1, atol=0.5)
+
+
+def test_a_finished_selection_is_loaded_with_its_decisions(selected):
+    loaded = dsv_anomalib.load(selected.run)
+    decided = dsv_plugins.load(selected.run).predict(images(8, defect=True, size=64))
+    with torch.no_grad():
+        predicted = loaded(images(8, defect=True, size=64).float() / 255)
+    assert torch.equal(predicted.pred_label.flatten(), decided.anomalous)
+    # Where an image is called unusual: the heat that good-looking test images hardly reach.
+    record = dsv_plugins.load(selected.run).record
+    with torch.no_grad():
+        maps = loaded.model(images(8, defect=True, size=64).float() / 255).anomaly_map
+    assert torch.equal(predicted.pred_mask.squeeze(1).bool(), (maps > record.heat_threshold).squeeze(1))
+
+
+def test_the_threshold_of_places_comes_from_images_without_an_alarm(selected):
+    members = [selected.evaluation(candidate).scores for candidate in selected.kept]
+    assert len(members) == 2
+    test, held_out = (
+        np.mean([zmap(getattr(each, name).numpy(), each.train.numpy()) for each in members], axis=0)
+        for name in ("test", "holdout")
+    )
+    heatmaps = np.mean([selected.heatmaps(candidate).astype(np.float32) for candidate in selected.kept], axis=0)
+    held_out = np.sort(held_out)
+    rate = max(0.05, 1 / (len(held_out) + 1))
+    allowed = int(rate * (len(held_out) + 1) + 1e-9)
+    quiet = test <= held_out[len(held_out) - allowed]
+    peaks = [float(heat.max()) for heat, is_quiet in zip(heatmaps, quiet, strict=True) if is_quiet]
+    expected = float(np.quantile(peaks, 1 - rate))
+    assert dsv_plugins.load(selected.run).record.heat_threshold == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_engine_tests_and_exports_it(selected, larger_task, tmp_path, capfd, caplog):
+    engine = Engine(default_root_dir=tmp_path, **QUIET)
+    (metrics,) = engine.test(selected.model, datamodule=folder(larger_task), verbose=False)
+    assert metrics["image_AUROC"] > 0.9
+    capfd.readouterr()
+    file = engine.export(selected.model, ExportType.ONNX, export_root=tmp_path, input_size=selected.model.input_size)
+    assert "Traceback" not in "".join(capfd.readouterr())
+    assert not [record for record in caplog.records if record.exc_info]
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    pixels = images(2, size=64).float() / 255
+    outputs = dict(
+        zip([each.name for each in session.get_outputs()], session.run(None, {"input": pixels.numpy()}), strict=True)
+    )
+    with torch.no_grad():
+        expected = selected.model(pixels)
+    np.testing.assert_allclose(outputs["pred_score"].ravel(), expected.pred_score.ravel(), atol=1e-3)
+    np.testing.assert_allclose(outputs["anomaly_map"], expected.anomaly_map, atol=5e-3)
+
+
+def test_it_is_not_trained_again(selected, larger_task, tmp_path):
+    with pytest.raises(InputError, match="trained already"):
+        Engine(default_root_dir=tmp_path, max_epochs=1, limit_val_batches=0, **QUIET).fit(
+            selected.model, datamodule=folder(larger_task)
+        )
+
+
+def test_a_run_without_images_kept_out_has_no_threshold_to_load(task, tmp_path):
+    found = dsv_anomalib.select(
+        "cutpaste",
+        folder(task),
+        space={"patch_size": [0.2]},
+        detector_params={"preset": "quick", "image_size": SIDE, "width": 4, "updates": 2},
+        executor="serial",
+        holdout=0,
+        out=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="has no threshold, .*--recalibrate FOLDER"):
+        dsv_anomalib.load(tmp_path / "run")
+    assert found.model.post_processor.image_threshold.isfinite()
