@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
-.PHONY: help demo test test-slow test-storm check format docs figures dist clean \
+.PHONY: help demo test test-slow test-storm check format docs pages figures dist clean \
 	bench-losses bench-augmentations bench-training bench-study bench-detectors bench-quick bench-settings bench-false-alarms bench-pu-auc bench-ray
 
 help:
@@ -73,7 +73,7 @@ bench-losses bench-augmentations bench-training bench-study bench-detectors benc
 
 # What a user gets, against what a user would take instead.
 bench-quick: $(ADAPTERS_READY)
-	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --rivals frozen-timm,anomalib-patchcore --out $(or $(OUT),bench-quick)
+	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --holdout 0.15 --seeds $(or $(SEEDS),0) --rivals frozen-timm,anomalib-patchcore --out $(or $(OUT),bench-quick)
 
 bench-settings bench-false-alarms: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py $(TASKS)
@@ -81,8 +81,12 @@ bench-settings bench-false-alarms: $(READY)
 bench-ray: $(ADAPTERS_READY)
 	$(PYTHON) adapters/dsv-ray/benchmarks/bench_ray.py
 
+pages: $(READY)
+	$(PYTHON) docs/generated/pages.py
+
 figures: $(READY)
 	$(PYTHON) docs/figures/augmentations.py
+	$(PYTHON) docs/figures/more_augmentations.py
 
 dist: $(READY)
 	$(PYTHON) -m build --wheel --installer uv
