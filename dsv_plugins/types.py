@@ -17,9 +17,11 @@ from dsv_plugins.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Candidate", "Embeddings", "Evaluation", "Health", "Scores", "candidate_label"]
+__all__ = ["DETECTOR_PREFIX", "Candidate", "Embeddings", "Evaluation", "Health", "Scores", "candidate_label"]
 
 CONCENTRATED = 0.5
+DETECTOR_PREFIX = "detector."
+"""Begins the name of a hyperparameter that is a setting of the detector and not of the augmentation."""
 LARGE = 10_000
 SEPARABILITY_CAP = 0.5
 """More separability than this is no better: the text of the paper says so, below the equation."""
@@ -31,9 +33,10 @@ class Candidate:
 
     Attributes:
         augmentation: Name of the augmentation plugin.
-        params: Hyperparameters of the augmentation.
+        params: The hyperparameters that the study varies: those of the augmentation, and settings of the detector, as
+            detector.NAME.
         detector: Name of the detector-encoder plugin.
-        detector_params: Settings of the detector.
+        detector_params: All settings of the detector, with those in `params`.
         seed: Seed of the training.
         context: What else the outcome depends on, such as versions and the fingerprint of the data.
     """
@@ -65,6 +68,11 @@ class Candidate:
         except (TypeError, ValueError) as error:
             raise InputError(f"{self} has no id: {error}; give finite numbers, text, booleans or lists") from error
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def augmentation_params(self) -> dict[str, object]:
+        """The hyperparameters of the augmentation alone."""
+        return {name: value for name, value in self.params.items() if not name.startswith(DETECTOR_PREFIX)}
 
     def __str__(self) -> str:
         return candidate_label(self.augmentation, self.params)

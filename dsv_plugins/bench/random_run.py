@@ -10,6 +10,7 @@ from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.study import Study
+from dsv_plugins.types import DETECTOR_PREFIX
 
 __all__ = ["random_study"]
 
@@ -27,6 +28,8 @@ def random_study(study: Study, registry: Registry) -> Study:
         if len({str(value) for value in values}) == 1:
             ranges[name] = values[:1]
             continue
+        if name.startswith(DETECTOR_PREFIX):
+            raise InputError(f"{name} is of the detector, which cannot be another for every image")
         numbers = [value for value in values if isinstance(value, Real)]
         if len(numbers) < len(values):
             raise InputError(f"{name} has values that are not numbers, so there is no range to draw it from")

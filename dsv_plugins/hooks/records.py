@@ -124,6 +124,8 @@ class SelectorPlugin(Plugin[Selector]):
         needs_holdout: Whether it judges by normal images kept out of training. A study without them refuses it.
         presumes_concentration: Whether it relies on trainings that bring the normal images close together. If that did
             not happen, the study warns.
+        depends_on_scale: Whether its loss grows with the scale of the embeddings. It then cannot compare candidates
+            whose detectors have different settings.
     """
 
     kind: ClassVar[str] = "selector"
@@ -132,6 +134,7 @@ class SelectorPlugin(Plugin[Selector]):
     judges_alone: bool = False
     needs_holdout: bool = False
     presumes_concentration: bool = False
+    depends_on_scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,13 +250,14 @@ def factory_problems(factory: Callable[..., object], params: Mapping[str, object
     return [f"the factory needs {_quoted(missing)}; {advice or takes}"] if missing else []
 
 
-def defaults_of(factory: Callable[..., object]) -> dict[str, object]:
-    """The numbers that a factory takes by default, by the name of the parameter."""
+def defaults_of(record: Plugin[object]) -> dict[str, object]:
+    """The numbers that a plugin's factory takes by default, by the name of the parameter."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(record.factory).parameters.values()
     except (TypeError, ValueError):
         return {}
-    return {p.name: p.default for p in parameters if type(p.default) in (int, float)}
+    defaults = {p.name: getattr(record.settings, p.name, p.default) for p in parameters}
+    return {name: default for name, default in defaults.items() if type(default) in (int, float)}
 
 
 def required_arguments(function: Callable[..., object]) -> list[str]:

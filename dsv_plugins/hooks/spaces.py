@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from dsv_plugins.errors import shown
+from dsv_plugins.types import DETECTOR_PREFIX
 
 __all__ = [
     "DEFAULT_RANGE_POINTS",
@@ -19,12 +20,16 @@ __all__ = [
     "Values",
     "as_suggested",
     "grid",
+    "of_detector",
     "space_problems",
     "space_to_json",
     "unsuitable_values",
+    "with_settings",
 ]
 
 DEFAULT_RANGE_POINTS = 9
+
+Named = TypeVar("Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,38 @@ def grid(space: Space, range_points: int = DEFAULT_RANGE_POINTS) -> list[dict[st
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
 
 
-def space_problems(space: object) -> list[str]:
-    """What is wrong with a search space, one line each; empty if it is sound."""
+def of_detector(named: Mapping[str, Named]) -> dict[str, Named]:
+    """The part of a space, or of a point in it, that is of the detector, by the names of the detector's settings."""
+    return {
+        name.removeprefix(DETECTOR_PREFIX): value for name, value in named.items() if name.startswith(DETECTOR_PREFIX)
+    }
+
+
+def with_settings(settings: Mapping[str, object], point: Mapping[str, object]) -> dict[str, object]:
+    """The settings with those of a point in their place; `model_params.layers` is a setting inside `model_params`."""
+    merged = dict(settings)
+    for name, value in point.items():
+        first, dot, rest = name.partition(".")
+        inner = merged.get(first)
+        merged[first] = with_settings(inner if isinstance(inner, Mapping) else {}, {rest: value}) if dot else value
+    return merged
+
+
+def space_problems(space: object, *, of_study: bool = False) -> list[str]:
+    """What is wrong with a search space, one line each; empty if it is sound.
+
+    Args:
+        space: The search space.
+        of_study: Whether it may have settings of the detector, as detector.NAME; a plugin has hyperparameters only.
+    """
     if not isinstance(space, Mapping):
         return [f"the search space is {_described(space)}; make it a mapping from hyperparameter to its values"]
     problems = []
     for name, values in space.items():
-        if not isinstance(name, str) or not name.isidentifier():
+        if not isinstance(name, str) or not _is_parameter(name, of_study=of_study):
+            also = f", and settings of the detector as {DETECTOR_PREFIX}NAME" if of_study else ""
             problems.append(
-                f"the search space has the key {shown(name)}; name hyperparameters as Python names arguments"
+                f"the search space has the key {shown(name)}; name hyperparameters as Python names arguments{also}"
             )
         elif isinstance(values, Range):
             problems += [f"the range of {name!r} {fault}" for fault in _range_faults(values)]
@@ -153,6 +181,11 @@ def space_to_json(space: Space) -> dict[str, object]:
 def _range_to_json(values: Range) -> dict[str, object]:
     plain: dict[str, object] = {"low": values.low, "high": values.high, "log": values.log}
     return {**plain, "integer": True} if values.integer else plain
+
+
+def _is_parameter(name: str, *, of_study: bool) -> bool:
+    is_setting = of_study and name.startswith(DETECTOR_PREFIX)
+    return all(part.isidentifier() for part in (name.split(".") if is_setting else [name]))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -377,7 +377,11 @@ class ModelRecord:
     plugins: Sequence[str] = ()
 
 
-MEMBER_KINDS: Mapping[str, type] = {"augmentation": str, "params": dict, "mean": float, "deviation": float}
+MEMBER_KINDS: Mapping[str, type] = {
+    "augmentation": str,
+    **dict.fromkeys(("params", "detector_params"), dict),
+    **dict.fromkeys(("mean", "deviation"), float),
+}
 """What a model says of each member."""
 
 MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {

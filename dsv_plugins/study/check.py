@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dsv_plugins.errors import InputError, PluginSettingsError
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
@@ -16,10 +18,20 @@ from dsv_plugins.hooks.records import (
     factory_problems,
 )
 from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.spaces import Space, Values, as_suggested, grid, unsuitable_values
+from dsv_plugins.hooks.spaces import (
+    DEFAULT_RANGE_POINTS,
+    Space,
+    Values,
+    as_suggested,
+    grid,
+    of_detector,
+    unsuitable_values,
+    with_settings,
+)
 from dsv_plugins.study.settings import StudySettings
+from dsv_plugins.types import DETECTOR_PREFIX
 
-__all__ = ["check_detector", "check_names", "make_executor", "search_spaces"]
+__all__ = ["check_detector", "check_names", "detector_settings", "make_executor", "search_spaces"]
 
 
 def check_names(settings: StudySettings, registry: Registry) -> None:
@@ -47,6 +59,12 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
             raise InputError(
                 f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
             )
+    decides = settings.selectors[0]
+    if of_detector(settings.grid) and registry.get(SelectorPlugin, decides).depends_on_scale:
+        raise InputError(
+            f"{decides!r} cannot compare candidates whose detectors have different settings, since it depends on the "
+            "scale of their embeddings; put another selector first, such as cosine or mc"
+        )
     judges = registry.get(SearchPlugin, settings.search).judges
     if judges and not registry.get(SelectorPlugin, settings.selectors[0]).judges_alone:
         alone = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if record.judges_alone)
@@ -65,7 +83,16 @@ def check_detector(settings: StudySettings, registry: Registry) -> None:
     preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
     if preflight is not None:
         with exits_blamed(registry.label(DetectorEncoderPlugin, settings.detector)):
-            preflight(**settings.detector_params)
+            for point in detector_settings(settings, registry):
+                preflight(**point)
+
+
+def detector_settings(
+    settings: StudySettings, registry: Registry, range_points: int = DEFAULT_RANGE_POINTS
+) -> list[dict[str, object]]:
+    """The settings of the detectors that a study trains: one, unless its grid varies them."""
+    space = of_detector(_checked_space(settings, registry, DetectorEncoderPlugin, settings.detector))
+    return [with_settings(settings.detector_params, point) for point in grid(space, range_points)]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
@@ -83,13 +110,32 @@ def search_spaces(settings: StudySettings, registry: Registry) -> dict[str, Spac
     Raises:
         InputError: The study's grid has values that an augmentation cannot take.
     """
-    spaces: dict[str, dict[str, Values]] = {}
-    for name in settings.augmentations:
-        record = registry.get(AugmentationPlugin, name)
-        spaces[name] = space = {**record.space, **settings.grid}
-        known = {**{key: [value] for key, value in defaults_of(record.factory).items()}, **record.space}
-        for parameter in [key for key in settings.grid if key in known]:
-            if problem := unsuitable_values(space[parameter], known[parameter]):
+    detector = _checked_space(settings, registry, DetectorEncoderPlugin, settings.detector)
+    return {
+        name: {
+            **registry.get(AugmentationPlugin, name).space,
+            **_checked_space(settings, registry, AugmentationPlugin, name),
+            **detector,
+        }
+        for name in settings.augmentations
+    }
+
+
+def _checked_space(
+    settings: StudySettings, registry: Registry, kind: type[AugmentationPlugin | DetectorEncoderPlugin], name: str
+) -> dict[str, Values]:
+    """The part of the study's grid that is of a plugin, as the plugin takes it; names stay as they are in the grid."""
+    prefix = DETECTOR_PREFIX if kind is DetectorEncoderPlugin else ""
+    record = registry.get(kind, name)
+    known: Mapping[str, Values] = {
+        **{key: [value] for key, value in defaults_of(record).items()},
+        **record.space,
+    }
+    space = {key: values for key, values in settings.grid.items() if key.startswith(DETECTOR_PREFIX) == bool(prefix)}
+    for parameter, values in space.items():
+        suggested = known.get(parameter.removeprefix(prefix))
+        if suggested is not None:
+            if problem := unsuitable_values(values, suggested):
                 raise InputError(f"grid: {parameter} of {name} cannot have these values: {problem}")
-            space[parameter] = as_suggested(space[parameter], known[parameter])
-    return dict(spaces)
+            space[parameter] = as_suggested(values, suggested)
+    return space

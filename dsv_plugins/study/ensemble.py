@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class Ensemble:
     It does for new images what a trained detector does.
 
     Attributes:
-        members: The detectors, the best first. All have the same settings.
+        members: The detectors, the best first. All take images of the same size.
     """
 
     members: Sequence[Member]
@@ -60,12 +61,14 @@ class Ensemble:
         return self.members[0].detector.image_size
 
     def prepare(self, images: Tensor) -> None:
-        """Let the frozen part, which all members share, see these very images once."""
-        first = self.members[0].detector
-        if first.has_frozen_part:
-            features = first.frozen_features(images)
-            for member in self.members:
-                member.detector.reuse_features(images, features)
+        """Let the frozen part, which all members with the same settings share, see these very images once."""
+        features: dict[str, Mapping[str, Tensor]] = {}
+        for member in self.members:
+            if member.detector.has_frozen_part:
+                settings = json.dumps(dict(member.candidate.detector_params), sort_keys=True)
+                if settings not in features:
+                    features[settings] = member.detector.frozen_features(images)
+                member.detector.reuse_features(images, features[settings])
 
     def score(self, images: Tensor) -> Tensor:
         """One score per image, higher for more anomalous; an image's score does not depend on the others."""

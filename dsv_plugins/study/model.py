@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -128,8 +129,8 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
     is_same = record.provider in ("", now)
     changed = "" if is_same else f"the detector {name!r} was trained with {record.provider}, and here is {now}"
 
-    def loaded(path: Path) -> DetectorEncoder:
-        made = registry.create(DetectorEncoderPlugin, name, record.detector_params)
+    def loaded(path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
+        made = registry.create(DetectorEncoderPlugin, name, settings)
         made.load(path)
         return made
 
@@ -140,8 +141,8 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
                 detector = Ensemble(
                     [
                         Member(
-                            Candidate(member["augmentation"], member["params"]),
-                            loaded(member_folder(folder.model, place)),
+                            Candidate(member["augmentation"], member["params"], name, member["detector_params"]),
+                            loaded(member_folder(folder.model, place), member["detector_params"]),
                             member["mean"],
                             member["deviation"],
                         )
@@ -149,7 +150,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
                     ]
                 )
             else:
-                detector = loaded(folder.model)
+                detector = loaded(folder.model, record.detector_params)
     except DSVError as error:
         if not changed:
             raise

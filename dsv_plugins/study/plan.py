@@ -10,15 +10,16 @@ from pathlib import Path
 from dsv_plugins.data.dataset import Dataset, open_dataset, prepare
 from dsv_plugins.data.images import BadFile
 from dsv_plugins.errors import InputError
+from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import Search
-from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid
-from dsv_plugins.study.check import check_names, search_spaces
+from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
+from dsv_plugins.study.check import check_names, detector_settings, search_spaces
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import Candidate
+from dsv_plugins.types import DETECTOR_PREFIX, Candidate
 
 __all__ = ["Plan", "plan_study"]
 
@@ -52,13 +53,18 @@ class Plan:
     learns_from_augmentation: bool
 
     def spaces(self) -> dict[str, Space]:
-        """The search space of each augmentation; a single point if the detector looks at none."""
+        """The search space of each augmentation; a single point of one augmentation if the detector looks at none."""
         spaces = search_spaces(self.settings, self.registry)
         if self.learns_from_augmentation:
             return spaces
         name, space = next(iter(spaces.items()))
         point = next(iter(grid(space)))
-        return {name: {parameter: [value] for parameter, value in point.items()}}
+        return {
+            name: {
+                parameter: values if parameter.startswith(DETECTOR_PREFIX) else [point[parameter]]
+                for parameter, values in space.items()
+            }
+        }
 
     def candidate(
         self, augmentation: str, params: Mapping[str, object], context: Mapping[str, str] | None = None
@@ -68,16 +74,19 @@ class Plan:
         Raises:
             PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
         """
-        self.registry.create(AugmentationPlugin, augmentation, params)
-        identity = self.registry.identity(AugmentationPlugin, augmentation)
-        return Candidate(
+        candidate = Candidate(
             augmentation=augmentation,
             params=dict(params),
             detector=self.settings.detector,
-            detector_params=dict(self.settings.detector_params),
+            detector_params=with_settings(self.settings.detector_params, of_detector(params)),
             seed=self.settings.seed,
-            context={**(context or {}), "augmentation": identity},
+            context={
+                **(context or {}),
+                "augmentation": self.registry.identity(AugmentationPlugin, augmentation),
+            },
         )
+        self.registry.create(AugmentationPlugin, augmentation, candidate.augmentation_params)
+        return candidate
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
         """Every point of every augmentation's search space, in grid order, with `range_points` of each range."""
@@ -126,7 +135,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         PluginError: A plugin refuses its settings.
     """
     check_names(settings, registry)
-    detector = registry.create(DetectorEncoderPlugin, settings.detector, settings.detector_params)
+    detector = _common_detector(settings, registry)
     search_record = registry.get(SearchPlugin, settings.search)
     if search_record.parts and detector.updates is None:
         raise InputError(
@@ -145,3 +154,24 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
     )
     plan.candidates(range_points=2)  # the ends of a range stand for what is between them
     return plan
+
+
+def _common_detector(settings: StudySettings, registry: Registry) -> DetectorEncoder:
+    """A detector that stands for all that the study trains, which are made here to see that they can be.
+
+    Raises:
+        InputError: They differ in what a study has only once.
+    """
+    first, *others = [
+        registry.create(DetectorEncoderPlugin, settings.detector, point)
+        for point in detector_settings(settings, registry, range_points=2)  # the ends of a range stand for the rest
+    ]
+    for other in others:
+        for name in ("image_size", "updates", "shared_updates", "has_frozen_part", "learns_from_augmentation"):
+            one, another = getattr(first, name), getattr(other, name)
+            if one != another:
+                raise InputError(
+                    f"grid: the candidates' detectors differ in {name} ({one} and {another}), which is the same for a "
+                    "whole study; give it in detector_params"
+                )
+    return first

@@ -21,6 +21,7 @@ from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.records import DetectorEncoderPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.hooks.search import SearchProblem, rank
 from dsv_plugins.hooks.sources import names_of
+from dsv_plugins.hooks.spaces import of_detector
 from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
@@ -74,6 +75,12 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         warning = shift_warning(dataset.train, dataset.test)
         if warning is not None:
             log.note(warning)
+        for name in settings.selectors if of_detector(settings.grid) else ():
+            if registry.get(SelectorPlugin, name).depends_on_scale:
+                log.note(
+                    f"{name!r} depends on the scale of the embeddings, so that it cannot compare detectors with "
+                    "different settings"
+                )
         evaluations = _search(plan, dataset, schedule, folder, log)
         verdicts = judge_pool(
             registry,
@@ -175,7 +182,7 @@ def _keep(
         detector=candidate.detector,
         detector_params=dict(candidate.detector_params),
         augmentation=candidate.augmentation,
-        params=dict(candidate.params),
+        params=candidate.augmentation_params,
         selector=selector,
         image_size=plan.image_size,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
@@ -196,6 +203,7 @@ def _member(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "augmentation": candidate.augmentation,
         "params": dict(candidate.params),
+        "detector_params": dict(candidate.detector_params),
         "mean": mean,
         "deviation": deviation,
     }

@@ -65,7 +65,10 @@ class Schedule:
     @property
     def updates_spent(self) -> int | None:
         """The training updates of all candidates; None if the detector does not count them."""
-        return None if self._plan.budget is None else self._plan.shared_updates + sum(self.costs.values())
+        if self._plan.budget is None:
+            return None
+        starts = {shared_start_of(candidate).id for candidate in self.requested.values()}
+        return self._plan.shared_updates * len(starts) + sum(self.costs.values())
 
     def evaluate(
         self, candidates: Sequence[Candidate], updates: int | None, resumes_from: int | None
@@ -77,13 +80,22 @@ class Schedule:
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
         for reason in why_again(missing, self._folder) if resumes_from is None else ():
             self._log.note(reason)
-        begins_shared = bool(missing) and resumes_from is None and self._plan.shared_updates > 0
-        start = self._shared_start(missing[0]) if begins_shared else None
+        begins_shared = resumes_from is None and self._plan.shared_updates > 0
+        starts = self._shared_starts(missing) if begins_shared else {}
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
-        frozen = self._frozen_features(missing[0]) if missing and self._plan.has_frozen_part else None
+        frozen = self._frozen_features(missing) if self._plan.has_frozen_part else {}
         timeout = self._plan.settings.timeout
-        details = {"updates": updates, "resumes_from": resumes_from, "shared_start": start, "frozen": frozen}
-        jobs = [self._job(candidate, timeout=timeout, **details) for candidate in missing]
+        jobs = [
+            self._job(
+                candidate,
+                updates=updates,
+                resumes_from=resumes_from,
+                shared_start=starts.get(candidate.id),
+                frozen=frozen.get(candidate.id),
+                timeout=timeout,
+            )
+            for candidate in missing
+        ]
         for candidate, outcome in self._train(train_candidate, jobs, timeout=timeout):
             self._take(candidate, updates, outcome)
         return self._load(candidates, updates, resumes_from)
@@ -105,31 +117,33 @@ class Schedule:
                     self._log.record("finished", candidate=candidate.id, updates=updates, seconds=seconds)
         return evaluations
 
-    def _shared_start(self, candidate: Candidate) -> str:
-        """Train what all candidates begin with, unless it is stored, and return its id."""
-        start = shared_start_of(candidate)
-        if not self._is_whole(self._folder.shared_start(start.id), start):
-            updates = self._plan.shared_updates
-            self._log.notify(Observer.dispatching, self._folder.path, [start], updates)
-            for _, outcome in self._train(train_shared_start, [self._job(start)]):
-                if outcome.error is not None:
-                    raise TrainingError(f"the start that all candidates share failed: {reason_of(outcome.error)}")
-                assert outcome.value is not None
-                self._log.notify(Observer.finished, start, outcome.value)
-                self._log.record("shared start", start=start.id, updates=updates, seconds=outcome.value)
-        return start.id
+    def _shared_starts(self, candidates: Sequence[Candidate]) -> dict[str, str]:
+        """Train what candidates of the same detector begin with, unless it is stored; its id, by candidate id."""
+        starts = {candidate.id: shared_start_of(candidate) for candidate in candidates}
+        distinct = {start.id: start for start in starts.values()}.values()
+        missing = [start for start in distinct if not self._is_whole(self._folder.shared_start(start.id), start)]
+        updates = self._plan.shared_updates
+        if missing:
+            self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
+        for start, outcome in self._train(train_shared_start, [self._job(start) for start in missing]):
+            if outcome.error is not None:
+                raise TrainingError(f"the start that all candidates share failed: {reason_of(outcome.error)}")
+            assert outcome.value is not None
+            self._log.notify(Observer.finished, start, outcome.value)
+            self._log.record("shared start", start=start.id, updates=updates, seconds=outcome.value)
+        return {candidate_id: start.id for candidate_id, start in starts.items()}
 
-    def _frozen_features(self, candidate: Candidate) -> str:
-        """Compute what the detector's frozen part makes of the images, unless it is stored, and return its id."""
-        frozen = frozen_part_of(candidate).id
-        data = read_image_index(self._folder.data)
-        parts = [frozen_part_of(candidate, images) for images in IMAGE_SETS if images in data.files]
-        missing = [
-            part
-            for part in parts
-            if not self._is_whole(self._folder.frozen_features(frozen, str(part.params["images"])), part)
-        ]
-        for _, outcome in self._train(compute_frozen_features, [self._job(part, frozen=frozen) for part in missing]):
+    def _frozen_features(self, candidates: Sequence[Candidate]) -> dict[str, str]:
+        """Compute what the frozen parts make of the images, unless it is stored; the part's id, by candidate id."""
+        frozen = {candidate.id: frozen_part_of(candidate).id for candidate in candidates}
+        sets = [images for images in IMAGE_SETS if images in read_image_index(self._folder.data).files]
+        jobs = []
+        for part_id, candidate in {frozen[candidate.id]: candidate for candidate in candidates}.items():
+            for images in sets:
+                part = frozen_part_of(candidate, images)
+                if not self._is_whole(self._folder.frozen_features(part_id, images), part):
+                    jobs.append(self._job(part, frozen=part_id))
+        for _, outcome in self._train(compute_frozen_features, jobs):
             if outcome.error is not None:
                 raise TrainingError(f"the frozen part of the detector failed: {reason_of(outcome.error)}")
         return frozen

@@ -51,7 +51,8 @@ class StudySettings:
             dataset of torch, or a uint8 tensor (images, channels, height, width).
         test: Unlabelled images, likewise.
         augmentation: Name of an augmentation plugin, or several as a,b,c: their candidates form one pool.
-        grid: Values or ranges of hyperparameters, in place of those that the plugin suggests.
+        grid: Values or ranges of hyperparameters, in place of those that the plugin suggests; of the detector's
+            settings, too, as detector.NAME.
         search: Name of the search plugin, which decides what is trained and how far: grid, halving, …
         search_params: Settings of the search, such as {trials: 20}.
         rungs: In how many parts the budget is spent, for searches that spend it in parts.
@@ -110,7 +111,7 @@ class StudySettings:
 
     def __post_init__(self) -> None:
         self._take_records()
-        for problem in space_problems(self.grid):
+        for problem in space_problems(self.grid, of_study=True):
             raise InputError(f"grid: {problem}")
         if self.keep is not None and self.keep not in KEPT:
             raise InputError(f"keep is {shown(self.keep)}; give one of {', '.join(KEPT)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.study.check import check_detector, check_names, make_executor
+from dsv_plugins.study.check import check_detector, check_names, detector_settings, make_executor
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.study.warm_up import prepare_worker
 
@@ -41,7 +41,7 @@ class Study(StudySettings):
         check_names(self, registry)
         check_detector(self, registry)
         executor = make_executor(self, registry)
-        prepare = functools.partial(prepare_worker, self.detector, dict(self.detector_params), self.plugins)
+        prepare = functools.partial(prepare_worker, self.detector, detector_settings(self, registry)[0], self.plugins)
         is_finished = RunFolder(self.folder()).selection.exists()
         with nullcontext() if is_finished else executor.warmed_up(prepare):
             # Imported here because torch takes seconds, which the workers should not wait for.

@@ -34,7 +34,7 @@ def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
 
 def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
     """The augmentation with the candidate's hyperparameters, guarded."""
-    augmentation = registry.create(AugmentationPlugin, candidate.augmentation, candidate.params)
+    augmentation = registry.create(AugmentationPlugin, candidate.augmentation, candidate.augmentation_params)
     return GuardedAugmentation(augmentation, registry.label(AugmentationPlugin, candidate.augmentation))
 
 

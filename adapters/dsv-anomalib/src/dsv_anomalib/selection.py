@@ -32,10 +32,13 @@ from dsv_plugins import (
 )
 from dsv_plugins import select as select_images
 from dsv_plugins.decisions import check_rate, combined_scores
+from dsv_plugins.types import DETECTOR_PREFIX
 
 __all__ = ["Model", "Selected", "plain_detectors", "select"]
 
 DEFAULT_IMAGE_SIZE = 256
+MODEL_PREFIX = "model."
+"""Begins the name of an argument of the model in a space."""
 
 Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
 """A name, a class, an entry, or a function that makes a module."""
@@ -92,7 +95,8 @@ def select(
             own.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
         augmentation: Name of an augmentation plugin, or several; by default the model's own.
-        space: Values to try of its hyperparameters, in place of those that it suggests.
+        space: Values to try of its hyperparameters, in place of those that it suggests; and of any argument of the
+            model, as `model.NAME`.
         selector: Name of a selector, or several; the first decides. By default that of `dsv_plugins.Study`.
         engine_args: Arguments of anomalib's Engine, for each training.
         detector_params: Settings of the training: `image_size`, `updates`, `batch_size`, and others that
@@ -127,7 +131,7 @@ def select(
     result = select_images(
         *images,
         augmentation=augmentation or own,
-        grid=dict(space or {}),
+        grid={_setting(name, detector): values for name, values in (space or {}).items()},
         detector=detector,
         detector_params=params,
         plugins=plugins,
@@ -135,6 +139,14 @@ def select(
     )
     found = {field.name: getattr(result, field.name) for field in fields(result)}
     return Selected(**found, false_alarms=false_alarms)
+
+
+def _setting(name: str, detector: str) -> str:
+    """An argument of the model by the name that it has as a setting of its detector; other names stay as they are."""
+    if not name.startswith(MODEL_PREFIX):
+        return name
+    place = "model_params." if detector.startswith(PREFIX) else ""
+    return f"{DETECTOR_PREFIX}{place}{name.removeprefix(MODEL_PREFIX)}"
 
 
 def _is_native(model: Model) -> bool:
