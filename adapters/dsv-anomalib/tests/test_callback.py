@@ -15,9 +15,23 @@ from dsv_anomalib import CutPaste, DSVCallback
 from dsv_anomalib.data import images_of
 from dsv_anomalib.table import ENTRIES
 from dsv_plugins import InputError
-from dsv_plugins.losses import discordance, dsv, separability
+from dsv_plugins.losses import discordance, dsv, energy_distance, separability
 
-LOGGED = {"dsv": dsv, "dsv_discordance": discordance, "dsv_separability": separability}
+
+def cosine(train, augmented, test):
+    """The definition by squared distances in a Hilbert space, whose inner products are differences of them."""
+    to_test, to_augmented = energy_distance(train, test), energy_distance(train, augmented)
+    inner = (to_test + to_augmented - energy_distance(augmented, test)) / 2
+    return -inner / (to_test * to_augmented).sqrt()
+
+
+LOGGED = {
+    "dsv": dsv,
+    "dsv_discordance": discordance,
+    "dsv_separability": separability,
+    "energy": lambda train, _, test: -energy_distance(train, test) / torch.cdist(train, train).mean(),
+    "cosine": cosine,
+}
 
 
 class Recorder(Callback):

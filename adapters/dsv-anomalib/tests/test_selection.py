@@ -26,7 +26,7 @@ from torch import nn
 import dsv_anomalib
 from dsv_anomalib import Entry, ImageSpace, detector
 from dsv_anomalib.table import ENTRIES
-from dsv_plugins import AugmentationPlugin, InputError, build_registry
+from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, build_registry
 from dsv_plugins.cli import main as dsv
 
 TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
@@ -73,6 +73,48 @@ def test_the_model_is_ready_for_the_engine(selected, task, tmp_path):
     labels = [int(item.gt_label) for item in items]
     assert metrics["image_AUROC"] == pytest.approx(roc_auc_score(labels, raw), abs=1e-6)
     assert type(selected.model) is Draem
+
+
+def test_any_argument_of_a_model_can_be_selected(task, tmp_path):
+    found = dsv_anomalib.select(
+        "draem",
+        folder(task, UnlabelledFolder),
+        space={"blend_factor": [0.5], "model.reconstructive_width": [4, 8]},
+        selector="mc",
+        detector_params={**TINY_DRAEM, "model_params": {"discriminative_width": 8}},
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    widths = [entry.candidate.detector_params["model_params"] for entry in found.candidates]
+    assert widths == [{"discriminative_width": 8, "reconstructive_width": width} for width in (4, 8)]
+    # The module itself has the width that was chosen.
+    chosen = found.choice.candidate.detector_params["model_params"]["reconstructive_width"]
+    assert next(found.model.model.reconstructive_subnetwork.parameters()).shape[0] == chosen
+    pixels = torch.rand(2, 3, SIDE, SIDE)
+    torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels))
+
+
+def test_an_argument_that_a_model_does_not_have_is_refused_before_any_training(task, tmp_path):
+    with pytest.raises(
+        PluginSettingsError, match=r"draem takes no widht in model_params; it takes .*reconstructive_width"
+    ):
+        dsv_anomalib.select(
+            "draem", folder(task), space={"model.widht": [1]}, detector_params=TINY_DRAEM, out=tmp_path / "run"
+        )
+    assert not (tmp_path / "run/candidates").exists()
+
+
+def test_settings_of_our_own_detector_are_arguments_of_the_model_too(task, tmp_path):
+    found = dsv_anomalib.select(
+        "cutpaste",
+        folder(task, UnlabelledFolder),
+        space={"patch_size": [0.1], "model.width": [2, 4]},
+        detector_params={**TINY_CUTPASTE, "batch_size": 4},
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert [entry.candidate.detector_params["width"] for entry in found.candidates] == [2, 4]
+    assert found.model.hparams.width == found.choice.candidate.detector_params["width"]
 
 
 def test_a_finished_selection_trains_nothing_again(selected, task, monkeypatch):

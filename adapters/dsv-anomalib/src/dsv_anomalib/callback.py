@@ -1,4 +1,4 @@
-"""DSV as something to monitor while a model trains."""
+"""Losses without labels as something to monitor while a model trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsv_anomalib.modes import evaluating
 from dsv_anomalib.native import CutPaste
 from dsv_anomalib.table import find
 from dsv_plugins import Augmentation, InputError
-from dsv_plugins.losses import discordance, dsv, separability
+from dsv_plugins.losses import discordance, dsv, relative_energy, separability, shift_cosine
 
 __all__ = ["DSVCallback", "Encoder"]
 
@@ -28,7 +28,9 @@ Encoder = Callable[[Any, Tensor], Tensor]
 
 
 class DSVCallback(pl.Callback):
-    """Logs `dsv`, `dsv_discordance` and `dsv_separability` in validation: something to monitor without labels.
+    """Logs `dsv`, its parts, `energy` and `cosine` in validation: something to monitor without labels.
+
+    `dsv_discordance` and `dsv_separability` are the parts. Of `dsv`, `energy` and `cosine` a lower value is better.
 
     They come from train images, augmented copies of them and unlabelled test images of the datamodule, the same ones
     each time. Where a training has no validation, they are logged at the end of its epochs.
@@ -116,8 +118,15 @@ class DSVCallback(pl.Callback):
         assert self._sets is not None  # set when the training started
         with evaluating(module):
             sets = self._embedded(module, *self._sets)
-        losses = {"dsv": dsv, "dsv_discordance": discordance, "dsv_separability": separability}
-        return {name: loss(*sets).float() for name, loss in losses.items()}
+        train, _, test = sets
+        losses = {
+            "dsv": dsv(*sets),
+            "dsv_discordance": discordance(*sets),
+            "dsv_separability": separability(*sets),
+            "energy": -relative_energy(train, test),
+            "cosine": -shift_cosine(*sets),
+        }
+        return {name: loss.float() for name, loss in losses.items()}
 
     def _embedded(self, module: Any, train: Tensor, test: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
