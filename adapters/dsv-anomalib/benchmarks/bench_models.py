@@ -49,19 +49,23 @@ POOLS: Mapping[str, Pool] = {
         "anomalib-supersimplenet",
         "anomalib-feature-noise",
         {"noise_std": [0.015, 0.05, 0.15], "perlin_threshold": [0.2, 0.5]},
-        {"updates": 100, "model_params": BACKBONE},
+        {"updates": 80, "model_params": BACKBONE},
     ),
     "glass": Pool(
         "anomalib-glass",
         "anomalib-feature-noise",
-        {"noise_std": [0.005, 0.015, 0.15], "radius_quantile": [0.5, 0.75]},
-        {"updates": 60, "model_params": BACKBONE},
+        {"noise_std": [0.005, 0.015, 0.05, 0.15, 0.5]},
+        {"updates": 80, "model_params": BACKBONE},
     ),
     "draem": Pool(
         "anomalib-draem",
         "anomalib-perlin",
         {"blend_factor": [0.1, 0.3, 0.5, 0.7, 0.9]},
-        {"updates": 300, "model_params": {"reconstructive_width": 16, "discriminative_width": 16}},
+        {
+            "image_size": 64,
+            "updates": 200,
+            "model_params": {"reconstructive_width": 16, "discriminative_width": 16},
+        },
     ),
     "cutpaste-timm": Pool("cutpaste-timm", grid={"patch_size": [0.0025, 0.01, 0.04, 0.16, 0.64]}),
 }
