@@ -211,7 +211,7 @@ class TestAgainstTheOracle:
         losses: list[Loss] = [discordance, separability, dsv]
         whole = [float(loss(*sets.tensors)) for loss in losses]
         whole += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
-        monkeypatch.setattr("dsv_plugins.losses.BLOCK_ROWS", rows)
+        monkeypatch.setattr("dsv_plugins.distances.BLOCK_ROWS", rows)
         blocks = [float(loss(*sets.tensors)) for loss in losses]
         blocks += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
         assert blocks == pytest.approx(whole, rel=1e-12)
