@@ -24,14 +24,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dsv_plugins.sharing import shared
+
 __all__ = ["Means", "distance_blocks", "distance_means", "distance_moments", "mean_row", "row_blocks", "total"]
 
 ROUNDING = 2.0**-24
 TOLERANCE = 1e-5
 
-# The distances of a block, 1 MiB in float32, stay in the cache from the product to the sums.
-BLOCK_ROWS = 2**9
-# Rows are centred a strip at a time: 32 MiB in float64. Embeddings wider than 8,192 get smaller blocks.
+# The distances of a block, 4 MiB in float32, stay in the cache from the product to the sums.
+BLOCK_ROWS = 2**10
+# Rows are centred a strip at a time: 32 MiB in float64. Embeddings wider than 4,096 get smaller blocks.
 STRIP_ELEMENTS = 2**22
 # Fewer pairs take no time in float64, and their rounding errors do not average out.
 FEWEST_PAIRS = 2**15
@@ -48,15 +50,17 @@ class Means(NamedTuple):
     columns: Tensor
 
 
+@shared
 def distance_means(a: Tensor, b: Tensor) -> Means:
     """Return the mean distance of each row of a set to all rows of another."""
     row_sums, column_sums = (torch.zeros(len(each), dtype=torch.float64, device=each.device) for each in (a, b))
     for rows, columns, distances in distance_blocks(a, b):
-        row_sums[rows] += distances.sum(dim=1)
-        column_sums[columns] += distances.sum(dim=0)
+        row_sums[rows].add_(distances.sum(dim=1))
+        column_sums[columns].add_(distances.sum(dim=0))
     return Means(row_sums / len(b), column_sums / len(a))
 
 
+@shared
 def distance_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and population variance of the distances of each row of `b` to all rows of `a`."""
     means, variances = torch.zeros(2, len(b), dtype=torch.float64, device=b.device)
@@ -78,7 +82,8 @@ def distance_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor
     The blocks of some rows of `b` come in the order of the rows of `a`.
     """
     dtype = _product_dtype(a, b)
-    centre = _rounded_mean(a, dtype)
+    exact_centre: Tensor | None = None
+    centre = a.mean(dim=0, dtype=dtype) if dtype == torch.float32 else mean_row(a)
     step = _block_rows(b)
     for strip in _slices(0, len(b), max(step, STRIP_ELEMENTS // b.shape[1])):
         slices = _slices(strip.start, min(strip.stop, len(b)), step)
@@ -88,7 +93,9 @@ def distance_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor
             for columns, right in right_blocks:
                 squares = _squares(left, right)
                 if dtype == torch.float32 and not _mended(squares, left, right, a[rows], b[columns]):
-                    squares = _squares(*(_centred(each, centre, torch.float64) for each in (a[rows], b[columns])))
+                    exact_centre = mean_row(a) if exact_centre is None else exact_centre
+                    points = a[rows], b[columns]
+                    squares = _squares(*(_centred(each, exact_centre, torch.float64) for each in points))
                 if squares.dtype == torch.float64:
                     squares.clamp_(min=0)  # equal rows may be at a square just below zero
                 yield rows, columns, squares.sqrt_()
@@ -101,18 +108,13 @@ def row_blocks(points: Tensor, centre: Tensor) -> Iterator[Tensor]:
 
 def mean_row(points: Tensor) -> Tensor:
     """Return the mean row in float64, summed relative to the first row: exact if all rows are equal."""
-    return _rounded_mean(points, torch.float64)
+    first = points[0].double()
+    return first + total(rows.sum(dim=0) for rows in row_blocks(points, first)) / len(points)
 
 
 def total(terms: Iterable[Tensor]) -> Tensor:
     """Return the sum of one or more tensors."""
     return reduce(torch.add, terms)
-
-
-def _rounded_mean(points: Tensor, dtype: torch.dtype) -> Tensor:
-    first = points[0].to(dtype)
-    blocks = torch.split(points, _block_rows(points))
-    return first + total((rows - first).sum(dim=0) for rows in blocks) / len(points)
 
 
 class _Centred(NamedTuple):
@@ -121,8 +123,8 @@ class _Centred(NamedTuple):
 
 
 def _centred(points: Tensor, centre: Tensor, dtype: torch.dtype) -> _Centred:
-    rows = points.to(dtype) - centre.to(dtype)
-    return _Centred(rows, rows.square().sum(dim=1))
+    rows = points.to(dtype) - centre
+    return _Centred(rows, torch.linalg.vector_norm(rows, dim=1).square_())
 
 
 def _squares(left: _Centred, right: _Centred) -> Tensor:
@@ -136,10 +138,10 @@ def _mended(squares: Tensor, left: _Centred, right: _Centred, a: Tensor, b: Tens
     highest = threshold * float(left.squared_norms.max() + right.squared_norms.max())
     if not SMALLEST < highest < LARGEST:
         return False
-    if float(squares.min()) >= highest:
+    if float(squares.amin()) >= highest:
         return True
     near = squares < threshold * (left.squared_norms[:, None] + right.squared_norms)
-    if near.sum() > NEAR_SHARE * squares.numel():
+    if near.sum() > min(NEAR_SHARE * squares.numel(), STRIP_ELEMENTS / a.shape[1]):
         return False
     rows, columns = near.nonzero(as_tuple=True)
     squares[near] = a[rows].double().sub_(b[columns]).square_().sum(dim=1).float()

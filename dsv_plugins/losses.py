@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dsv_plugins.distances import distance_blocks, distance_means, distance_moments, mean_row, row_blocks, total
 from dsv_plugins.errors import EmbeddingError
+from dsv_plugins.sharing import shared
 from dsv_plugins.types import SEPARABILITY_CAP
 
 if TYPE_CHECKING:
@@ -307,6 +308,7 @@ def _projection_std(train: Tensor, augmented: Tensor, test: Tensor, resamples: T
     return _std_over_rows(*_projection_moments(train, augmented, test), resamples)
 
 
+@shared
 def _projection_moments(train: Tensor, augmented: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and population variance of the projections of each test row, without a matrix of all projections."""
     origin = mean_row(train)
@@ -369,8 +371,22 @@ def _spread(points: Tensor, resamples: Tensor | None) -> Tensor:
     return _resampled_spreads(points, resamples)
 
 
+@shared
 def _resampled_spreads(points: Tensor, resamples: Tensor) -> Tensor:
-    return torch.stack([_mean_distance(drawn, drawn) for drawn in (points[rows] for rows in resamples)])
+    # Resamples of few rows have most pairs in common; those of many rows have almost none.
+    if len(points) ** 2 <= resamples.numel() * resamples.shape[1]:
+        distances = _distance_matrix(points)
+        spreads = [distances[rows][:, rows].mean() for rows in resamples]
+    else:
+        spreads = [_distance_matrix(points[rows]).mean() for rows in resamples]
+    return torch.stack(spreads)
+
+
+def _distance_matrix(points: Tensor) -> Tensor:
+    matrix = torch.empty(len(points), len(points), dtype=torch.float64, device=points.device)
+    for rows, columns, distances in distance_blocks(points, points):
+        matrix[rows, columns] = distances
+    return matrix
 
 
 def _energy(between: Tensor, *within: Tensor) -> Tensor:
