@@ -10,9 +10,8 @@ computation adds to the peak. The straightforward ones hold every distance and e
 
 `--side-by-side` and `--judging` measure processor time on one thread, by turns in one process: their ratios stand on a
 busy machine too. The first compares the three mean distances of DSV with three calls of torch.cdist, for embeddings
-1,000 away from the origin. The second judges nine candidates by all built-in selectors, with 100 resamples where each
-candidate is judged alone: as a study does, and with the built-in selectors behind an object that has `losses` only and
-shares nothing, as they were before.
+1,000 away from the origin. The second judges nine candidates by all selectors, with 100 resamples where each candidate
+is judged alone: as a study does, and with nothing shared, one resample after the other.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ def judging() -> None:
     torch.set_num_threads(1)
     bootstrap.MAX_RESAMPLES = 100
     registry = build_registry()
-    names = [record.name for record in registry.all(SelectorPlugin)]
+    names = [record.name for record in registry.of_kind(SelectorPlugin)]
     pool = [candidate(place) for place in range(9)]
 
     def together() -> None:
@@ -214,9 +213,8 @@ def judging() -> None:
 
     times = by_turns({"together": together, "apart": apart}, seconds=10)
     print(f"{len(names)} selectors, nine candidates: {times['together']:.2f} s of processor time")
-    print(
-        f"nothing shared, one resample after the other: {times['apart']:.2f} s (×{times['apart'] / times['together']:.1f})"
-    )
+    ratio = times["apart"] / times["together"]
+    print(f"nothing shared, one resample after the other: {times['apart']:.2f} s (×{ratio:.1f})")
 
 
 def main() -> None:
