@@ -8,7 +8,8 @@ time goes, are in float32 if the sets are (or shorter), because that is exact en
 - In that sum, the rounding errors of about √width additions remain (the others cancel, with high probability: Higham
   and Mary 2019), each at most u (|x|² + |y|²). So a distance is off by at most √width · u / (2 r) of itself, with
   r = |x - y|² / (|x|² + |y|²). A pair counts as near if r is below √width · u / 1e-5. The distances of all other pairs
-  are right to 5e-6, one by one, and a mean over many pairs is far closer than that.
+  are then right to 5e-6, and a mean over many pairs is far closer. This is a bound for rounding errors as they occur,
+  not for the worst case: if all of them had one sign, it would be √width times as large.
 - Near pairs, such as a train image and its copy with a tiny patch, are computed again in float64: by the difference of
   the two rows if there are few in a block, else the whole block. There |x|² + |y|² - 2xy is off by at most about
   √2⁻⁵³ ≈ 1e-8 of |x| + |y|, which is on average within three times d(a, b): by the triangle inequality, rows of `b` are
