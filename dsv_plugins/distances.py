@@ -1,7 +1,7 @@
 """Sums over the distances of all pairs of two sets, block by block: memory does not grow with the pairs.
 
-Sets are finite matrices of the same width, on the same device. Sums over blocks are in float64. The products, where the
-time goes, are in float32 if the sets are (or shorter), because that is exact enough:
+Sets are finite matrices of the same width, on the same device. Sums of blocks are added in float64. The rest, where the
+time goes, is in float32 if the sets are (or shorter), because that is exact enough:
 
 - Rows are seen from the mean of the first set, rounded to float32. A difference of two float32 numbers is off by at
   most u = 2⁻²⁴ of itself, so no offset of the sets costs digits, as it would in |x|² + |y|² - 2xy as they are.

@@ -1,8 +1,8 @@
 """The losses of DSV and the distances they are made of, as functions of sets of embeddings.
 
 A set is a tensor of shape (images, width), of any real dtype. The arithmetic is on the set's own device (on the CPU for
-MPS, which has no float64), block by block: memory does not grow with the pairs. Centring and sums are in float64; the
-products of large sets in float32 or less are in float32, where distances are still right to about 5e-6 (see
+MPS, which has no float64), block by block: memory does not grow with the pairs. It is in float64, but for the distances
+within a block of large sets in float32 or less: those are in float32, and still right to about 5e-6 (see
 `dsv_plugins.distances`). No gradients flow.
 
 The losses that look at test take `resamples`: row numbers of test, of shape (resamples, rows). They then return a loss
