@@ -1,24 +1,30 @@
 """The losses of DSV and the distances they are made of, as functions of sets of embeddings.
 
-A set is a tensor of shape (images, width), of any real dtype. The arithmetic is in float64 on the set's own device (on
-the CPU for MPS, which has no float64), block by block: memory does not grow with the pairs. No gradients flow.
+A set is a tensor of shape (images, width), of any real dtype. The arithmetic is on the set's own device (on the CPU for
+MPS, which has no float64), block by block: memory does not grow with the pairs. It is in float64, but for the distances
+within a block of large sets in float32 or less: those are in float32, and still right to about 5e-6 (see
+`dsv_plugins.distances`). No gradients flow.
+
+The losses that look at test take `resamples`: row numbers of test, of shape (resamples, rows). They then return a loss
+for each resample, as if test were `test[rows]`, and visit the pairs but once: that is how a bootstrap is fast.
 
 Every function raises `EmbeddingError`, naming the set, for a set that is empty, not a matrix, not finite or of another
-width than the others. What comes back is a float64 scalar tensor, or an `Estimate` of two.
+width than the others. What comes back is a float64 scalar tensor, or an `Estimate` of two; with `resamples`, a vector.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
+from dsv_plugins.distances import distance_blocks, distance_means, distance_moments, mean_row, row_blocks, total
 from dsv_plugins.errors import EmbeddingError
+from dsv_plugins.sharing import shared
 from dsv_plugins.types import SEPARABILITY_CAP
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ __all__ = [
     "concentration",
     "discordance",
     "distance_std",
+    "distance_to_test",
     "dsv",
     "energy_distance",
     "relative_energy",
@@ -47,11 +54,6 @@ KERNELS = ("linear", "rbf")
 MAX_PAIRS = 2**29
 SAMPLE = 8192
 BANDWIDTH_ROWS = 512
-
-# A block of 2,048 rows keeps the matrix product efficient, and its 2,048 × 2,048 distances take 32 MiB.
-# Embeddings wider than 4,096 get fewer rows, so that a block stays at 64 MiB.
-BLOCK_ROWS = 2**11
-BLOCK_ELEMENTS = 2**23
 
 
 class Limits(TypedDict, total=False):
@@ -92,16 +94,33 @@ def set_distance(a: Tensor, b: Tensor, *, max_pairs: int = MAX_PAIRS, sample: in
     return _set_distance(a, b, max_pairs=max_pairs, sample=sample, seed=seed)
 
 
-def discordance(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+def distance_to_test(
+    train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]
+) -> Tensor:
+    """Return d(train ∪ augmented, test), the distance that DSV starts from.
+
+    `limits` are those of `set_distance`, for each of the two distances that it is made of; with `resamples` every pair
+    is visited.
+    """
+    train, augmented, test = _checked(train=train, augmented=augmented, test=test)
+    return _distance_to_test(train, augmented, test, resamples, limits)
+
+
+def discordance(
+    train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]
+) -> Tensor:
     """Return L_dis = d(train ∪ augmented, test) / d(train, augmented): lower is better.
 
     Infinite if d(train, augmented) is zero. `limits` are those of `set_distance`, for each of the distances.
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
-    return _discordance(train, augmented, test, _set_distance(train, augmented, **limits).value, limits)
+    scale = _set_distance(train, augmented, **limits).value
+    return _ratio(_distance_to_test(train, augmented, test, resamples, limits), scale, at_zero=math.inf)
 
 
-def separability(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+def separability(
+    train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]
+) -> Tensor:
     """Return L_sep, without its cap: higher is better, up to 1/2.
 
     It is the population standard deviation of the projections of every test row on the direction from the mean of train
@@ -110,7 +129,8 @@ def separability(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpac
     `limits` are those of `set_distance`, for that distance.
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
-    return _separability(train, augmented, test, _set_distance(train, augmented, **limits).value)
+    scale = _set_distance(train, augmented, **limits).value
+    return _ratio(_projection_std(train, augmented, test, resamples), scale, at_zero=0.0)
 
 
 def dsv(
@@ -118,6 +138,8 @@ def dsv(
     augmented: Tensor,
     test: Tensor,
     variant: Literal["paper", "reference"] = "paper",
+    *,
+    resamples: Tensor | None = None,
     **limits: Unpack[Limits],
 ) -> Tensor:
     """Return L_DSV = L_dis - min(L_sep, 1/2) / L_dis: the candidate with the smallest wins.
@@ -127,6 +149,7 @@ def dsv(
         augmented: Embeddings of their augmented copies.
         test: Embeddings of the unlabelled images.
         variant: "reference" halves every distance, as the paper's reference code does: L_sep doubles before the cap.
+        resamples: Row numbers of test for each resample; None for the loss of test itself.
         limits: Those of `set_distance`, for each of the distances.
 
     Returns:
@@ -139,8 +162,8 @@ def dsv(
         raise ValueError(f"unknown variant {variant!r}; known are {', '.join(VARIANTS)}")
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
     scale = _set_distance(train, augmented, **limits).value
-    l_dis = _discordance(train, augmented, test, scale, limits)
-    l_sep = VARIANTS[variant] * _separability(train, augmented, test, scale)
+    l_dis = _ratio(_distance_to_test(train, augmented, test, resamples, limits), scale, at_zero=math.inf)
+    l_sep = VARIANTS[variant] * _ratio(_projection_std(train, augmented, test, resamples), scale, at_zero=0.0)
     return l_dis - l_sep.clamp(max=SEPARABILITY_CAP) / l_dis
 
 
@@ -154,10 +177,14 @@ def concentration(train: Tensor, augmented: Tensor, **limits: Unpack[Limits]) ->
     return _ratio(_set_distance(train, train, **limits).value, scale, at_zero=math.inf)
 
 
-def distance_std(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
-    """Return the population standard deviation of the distances that `set_distance` takes the mean of."""
+def distance_std(a: Tensor, b: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]) -> Tensor:
+    """Return the population standard deviation of the distances that `set_distance` takes the mean of.
+
+    `resamples` are of `b`.
+    """
     a, b = _checked(a=a, b=b)
-    return _distance_moments(*_sampled(a, b, pairs=len(a) * len(b), **limits)).variance.sqrt()
+    a, b = _sampled(a, b, pairs=len(a) * len(b), resamples=resamples, **limits)
+    return _std_over_rows(*distance_moments(a, b), resamples)
 
 
 def energy_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
@@ -167,20 +194,27 @@ def energy_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Tensor:
     within the sets is taken out. `limits` are those of `set_distance`, for the pairs within the larger set.
     """
     a, b = _checked(a=a, b=b)
-    return _energy_distance(*_sampled(a, b, pairs=max(len(a), len(b)) ** 2, **limits))
+    a, b = _sampled(a, b, pairs=max(len(a), len(b)) ** 2, **limits)
+    return _energy(_mean_distance(a, b), _mean_distance(a, a), _mean_distance(b, b))
 
 
-def relative_energy(train: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+def relative_energy(
+    train: Tensor, test: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]
+) -> Tensor:
     """Return E(train, test) / d(train, train): how far test is from train in units of the spread of train.
 
     NaN if d(train, train) is zero. `limits` are those of `energy_distance`.
     """
     train, test = _checked(train=train, test=test)
-    train, test = _sampled(train, test, pairs=max(len(train), len(test)) ** 2, **limits)
-    return _ratio(_energy_distance(train, test), _mean_distance(train, train), at_zero=math.nan)
+    train, test = _sampled(train, test, pairs=max(len(train), len(test)) ** 2, resamples=resamples, **limits)
+    spread = _mean_distance(train, train)
+    energy = _energy(_mean_distance(train, test, resamples), spread, _spread(test, resamples))
+    return _ratio(energy, spread, at_zero=math.nan)
 
 
-def shift_cosine(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpack[Limits]) -> Tensor:
+def shift_cosine(
+    train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None, **limits: Unpack[Limits]
+) -> Tensor:
     """Return the cosine between the shifts train → test and train → augmented in the Hilbert space of E, from -1 to 1.
 
     It is 1 if test is distributed as a mixture of train and augmented, in any shares: augmented images then
@@ -189,15 +223,15 @@ def shift_cosine(train: Tensor, augmented: Tensor, test: Tensor, **limits: Unpac
     """
     train, augmented, test = _checked(train=train, augmented=augmented, test=test)
     pairs = max(len(train), len(augmented), len(test)) ** 2
-    train, augmented, test = _sampled(train, augmented, test, pairs=pairs, **limits)
-    inner = (
-        _mean_distance(test, train)
-        + _mean_distance(train, augmented)
-        - _mean_distance(test, augmented)
-        - _mean_distance(train, train)
+    train, augmented, test = _sampled(train, augmented, test, pairs=pairs, resamples=resamples, **limits)
+    to_test, to_augmented = _mean_distance(train, test, resamples), _mean_distance(train, augmented)
+    spread = _mean_distance(train, train)
+    inner = to_test + to_augmented - _mean_distance(augmented, test, resamples) - spread
+    energies = (
+        _energy(to_test, spread, _spread(test, resamples)),
+        _energy(to_augmented, spread, _mean_distance(augmented, augmented)),
     )
-    norms = (_energy_distance(train, test) * _energy_distance(train, augmented)).sqrt()
-    return _ratio(inner, norms, at_zero=math.nan).clamp(-1, 1)
+    return _ratio(inner, (energies[0] * energies[1]).sqrt(), at_zero=math.nan).clamp(-1, 1)
 
 
 def squared_mmd(
@@ -206,6 +240,7 @@ def squared_mmd(
     kernel: Literal["linear", "rbf"] = "linear",
     *,
     bandwidth: float | None = None,
+    resamples: Tensor | None = None,
     **limits: Unpack[Limits],
 ) -> Tensor:
     """Return the squared maximum mean discrepancy, biased (a V-statistic, never negative).
@@ -216,6 +251,7 @@ def squared_mmd(
         kernel: "linear", which compares the means, or "rbf", exp(-|x - y|² / (2 · bandwidth²)).
         bandwidth: Of the rbf kernel. None for the median heuristic: the median distance between distinct rows of a
             random sample, seeded by `seed`, of up to 512 rows of each set.
+        resamples: Row numbers of `b` for each resample; None for the discrepancy from `b` itself.
         limits: Those of `set_distance`, for the rbf kernel: if a set has more pairs than that, both are sampled.
 
     Raises:
@@ -227,24 +263,22 @@ def squared_mmd(
         raise ValueError(f"the bandwidth must be positive, not {bandwidth}")
     a, b = _checked(a=a, b=b)
     if kernel == "linear":
-        return (_mean(a) - _mean(b)).square().sum()
-    if bandwidth is None:
-        bandwidth = _median_distance(a, b, limits.get("seed", 0))
-    a, b = _sampled(a, b, pairs=max(len(a), len(b)) ** 2, **limits)
-    within = _mean_rbf(a, a, bandwidth) + _mean_rbf(b, b, bandwidth)
-    return (within - 2 * _mean_rbf(a, b, bandwidth)).clamp(min=0)
+        return (_mean_rows(b, resamples) - mean_row(a)).square().sum(dim=-1)
+    if resamples is not None:
+        # The bandwidth is that of each resample, so nothing is shared.
+        return torch.stack([_squared_rbf_mmd(a, b[rows], bandwidth, limits) for rows in resamples])
+    return _squared_rbf_mmd(a, b, bandwidth, limits)
 
 
 def _checked(**sets: Tensor) -> list[Tensor]:
-    """Return the sets in the order given, ready for float64, if all of them permit a loss."""
+    """Return the sets in the order given, on a device with float64, if all of them permit a loss."""
     for name, each in sets.items():
         if each.ndim != 2:
             raise EmbeddingError(f"{name} has shape {tuple(each.shape)}; embeddings have shape (images, width)")
         if not each.numel():
             raise EmbeddingError(f"{name} is empty, of shape {tuple(each.shape)}; a loss needs at least one embedding")
-        # 0 · x is NaN exactly if x is not finite: a tenth of the time of isfinite.
-        broken = sum((rows * 0).sum(dim=1).isnan().sum() for rows in torch.split(each, BLOCK_ROWS))
-        if broken:
+        # A finite sum, which takes a tenth of the time of isfinite, has finite terms only; another may have overflowed.
+        if not each.sum().isfinite() and (broken := int((~each.isfinite()).any(dim=1).sum())):
             raise EmbeddingError(f"{name} is NaN or infinite in {broken} of {len(each)} rows; check the training")
     if len({each.shape[1] for each in sets.values()}) > 1:
         widths = ", ".join(f"{name} {each.shape[1]}" for name, each in sets.items())
@@ -256,46 +290,67 @@ def _ratio(value: Tensor, scale: Tensor, *, at_zero: float) -> Tensor:
     return torch.where(scale > 0, value / scale, at_zero)
 
 
-def _discordance(train: Tensor, augmented: Tensor, test: Tensor, scale: Tensor, limits: Limits) -> Tensor:
+def _distance_to_test(
+    train: Tensor, augmented: Tensor, test: Tensor, resamples: Tensor | None, limits: Limits
+) -> Tensor:
+    def from_set(points: Tensor) -> Tensor:
+        if resamples is None:
+            return _set_distance(points, test, **limits).value
+        return _mean_distance(points, test, resamples)
+
     # The mean over a union is the mean of the means by size: no joint copy of the two sets.
     share = len(train) / (len(train) + len(augmented))
-    from_train, from_augmented = (_set_distance(each, test, **limits).value for each in (train, augmented))
-    return _ratio(share * from_train + (1 - share) * from_augmented, scale, at_zero=math.inf)
+    return share * from_set(train) + (1 - share) * from_set(augmented)
 
 
-def _separability(train: Tensor, augmented: Tensor, test: Tensor, scale: Tensor) -> Tensor:
-    """Divide the standard deviation of the projections by the scale, without a matrix of all projections.
+def _projection_std(train: Tensor, augmented: Tensor, test: Tensor, resamples: Tensor | None) -> Tensor:
+    """Return the standard deviation of the projections of all test rows on the directions of all augmented rows."""
+    return _std_over_rows(*_projection_moments(train, augmented, test), resamples)
 
-    With directions u_i and test rows v_j, both seen from the mean of train, the law of total variance gives
-    var(u_i·v_j) = mean over i, j of (u_i·(v_j - mean(v)))² + var over i of u_i·mean(v).
-    """
-    origin, test_mean = _mean(train), _mean(test)
+
+@shared
+def _projection_moments(train: Tensor, augmented: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and population variance of the projections of each test row, without a matrix of all projections."""
+    origin = mean_row(train)
 
     def directions() -> Iterator[Tensor]:
-        for _, rows in _blocks(augmented, origin):
+        for rows in row_blocks(augmented, origin):
             norms = rows.norm(dim=1, keepdim=True)
             yield rows / norms.where(norms > 0, 1.0)
 
-    def deviations() -> Iterator[Tensor]:
-        return (rows for _, rows in _blocks(test, test_mean))
+    mean_direction = total(each.sum(dim=0) for each in directions()) / len(augmented)
 
-    count = len(augmented) * len(test)
-    if count < (len(augmented) + len(test)) * test.shape[1]:
-        squares = _total((u @ v.T).square().sum() for u in directions() for v in deviations())
+    def deviations() -> Iterator[Tensor]:
+        return (each - mean_direction for each in directions())
+
+    if len(augmented) * len(test) < (len(augmented) + len(test)) * test.shape[1]:
+        squares = [
+            total((rows @ each.T).square().sum(dim=1) for each in deviations()) for rows in row_blocks(test, origin)
+        ]
     else:
-        # The sum over i, j of (u_i·v_j)² is the inner product of Σ u_i u_iᵀ and Σ v_j v_jᵀ: linear in the rows.
-        squares = (_total(u.T @ u for u in directions()) * _total(v.T @ v for v in deviations())).sum()
-    within = (squares / count).clamp(min=0)
-    between = torch.cat([u @ (test_mean - origin) for u in directions()]).var(correction=0)
-    return _ratio((within + between).sqrt(), scale, at_zero=0.0)
+        # The sum over i of (u_i·v)² is vᵀ (Σ u_i u_iᵀ) v: linear in the rows.
+        products = total(each.T @ each for each in deviations())
+        squares = [((rows @ products) * rows).sum(dim=1).clamp(min=0) for rows in row_blocks(test, origin)]
+    means = torch.cat([rows @ mean_direction for rows in row_blocks(test, origin)])
+    return means, torch.cat(squares) / len(augmented)
+
+
+def _std_over_rows(means: Tensor, variances: Tensor, resamples: Tensor | None) -> Tensor:
+    """Return the standard deviation over all pairs from the moments of each row, by the law of total variance."""
+    means, variances = (_drawn_terms(each, resamples) for each in (means, variances))
+    return (variances.mean(dim=-1) + means.var(dim=-1, correction=0)).sqrt()
+
+
+def _drawn_terms(terms: Tensor, resamples: Tensor | None) -> Tensor:
+    return terms if resamples is None else terms[resamples.to(terms.device)]
 
 
 def _set_distance(a: Tensor, b: Tensor, **limits: Unpack[Limits]) -> Estimate:
-    moments = _distance_moments(*_sampled(a, b, pairs=len(a) * len(b), **limits))
+    means = distance_means(*_sampled(a, b, pairs=len(a) * len(b), **limits))
     # The mean over a sample of each set is a two-sample U-statistic: its variance is that of the mean of the row means
     # plus that of the mean of the column means. The interaction is in both, an excess of O(1 / sample²) only.
-    variance = _variance_of_mean(moments.row_means, len(a)) + _variance_of_mean(moments.column_means, len(b))
-    return Estimate(moments.mean, variance.sqrt())
+    variance = _variance_of_mean(means.rows, len(a)) + _variance_of_mean(means.columns, len(b))
+    return Estimate(means.columns.mean(), variance.sqrt())
 
 
 def _variance_of_mean(sample: Tensor, population: int) -> Tensor:
@@ -304,22 +359,62 @@ def _variance_of_mean(sample: Tensor, population: int) -> Tensor:
     return sample.var() * unseen / len(sample) if unseen else sample.new_zeros(())
 
 
-def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
-    return _distance_moments(a, b).mean
+def _mean_distance(a: Tensor, b: Tensor, resamples: Tensor | None = None) -> Tensor:
+    """Return d(a, b), or d(a, b[rows]) for each resample."""
+    return _drawn_terms(distance_means(a, b).columns, resamples).mean(dim=-1)
 
 
-def _energy_distance(a: Tensor, b: Tensor) -> Tensor:
+def _spread(points: Tensor, resamples: Tensor | None) -> Tensor:
+    """Return d(points, points), or that of each resample."""
+    if resamples is None:
+        return _mean_distance(points, points)
+    return _resampled_spreads(points, resamples)
+
+
+@shared
+def _resampled_spreads(points: Tensor, resamples: Tensor) -> Tensor:
+    # Resamples of few rows have most pairs in common; those of many rows have almost none.
+    if len(points) ** 2 <= resamples.numel() * resamples.shape[1]:
+        distances = _distance_matrix(points)
+        spreads = [distances[rows][:, rows].mean() for rows in resamples]
+    else:
+        spreads = [_distance_matrix(points[rows]).mean() for rows in resamples]
+    return torch.stack(spreads)
+
+
+def _distance_matrix(points: Tensor) -> Tensor:
+    matrix = torch.empty(len(points), len(points), dtype=torch.float64, device=points.device)
+    for rows, columns, distances in distance_blocks(points, points):
+        matrix[rows, columns] = distances
+    return matrix
+
+
+def _energy(between: Tensor, *within: Tensor) -> Tensor:
     # Never negative but for rounding.
-    return (2 * _mean_distance(a, b) - _mean_distance(a, a) - _mean_distance(b, b)).clamp(min=0)
+    return (2 * between - within[0] - within[1]).clamp(min=0)
+
+
+def _mean_rows(points: Tensor, resamples: Tensor | None) -> Tensor:
+    """Return the mean row, or that of each resample."""
+    centre = mean_row(points)
+    if resamples is None:
+        return centre
+    counts = torch.stack([rows.bincount(minlength=len(points)) for rows in resamples]).to(centre)
+    return centre + counts @ (points.double() - centre) / resamples.shape[1]
 
 
 def _sampled(
-    *sets: Tensor, pairs: int, max_pairs: int = MAX_PAIRS, sample: int = SAMPLE, seed: int = 0
+    *sets: Tensor,
+    pairs: int,
+    resamples: Tensor | None = None,
+    max_pairs: int = MAX_PAIRS,
+    sample: int = SAMPLE,
+    seed: int = 0,
 ) -> Sequence[Tensor]:
-    """Return the sets if `pairs` is within `max_pairs`, else a random sample of each."""
+    """Return the sets if `pairs` is within `max_pairs` or rows of them are named, else a random sample of each."""
     if sample < 2:
         raise ValueError(f"a sample of {sample} has no standard error; draw at least 2 rows")
-    if pairs <= max_pairs:
+    if pairs <= max_pairs or resamples is not None:
         return sets
     generator = torch.Generator().manual_seed(seed)
     return [_drawn(each, sample, generator) for each in sets]
@@ -332,67 +427,17 @@ def _drawn(points: Tensor, sample: int, generator: torch.Generator) -> Tensor:
     return points[torch.randperm(len(points), generator=generator)[:sample].to(points.device)]
 
 
-class _Moments(NamedTuple):
-    """Of all pairwise distances."""
-
-    mean: Tensor
-    variance: Tensor
-    row_means: Tensor
-    column_means: Tensor
-
-
-def _distance_moments(a: Tensor, b: Tensor) -> _Moments:
-    pairs = 0
-    mean, variance = torch.zeros(2, dtype=torch.float64, device=a.device)
-    row_sums, column_sums = (torch.zeros(len(each), dtype=torch.float64, device=a.device) for each in (a, b))
-    for rows, columns, distances in _distances(a, b):
-        row_sums[rows] += distances.sum(dim=1)
-        column_sums[columns] += distances.sum(dim=0)
-        # Merged as Chan, Golub and LeVeque do: the mean square less the squared mean would cancel.
-        pairs += distances.numel()
-        share = distances.numel() / pairs
-        block_mean = distances.mean()
-        shift = block_mean - mean
-        block_variance = distances.sub_(block_mean).square_().mean()
-        variance = (1 - share) * variance + share * (block_variance + (1 - share) * shift.square())
-        mean = mean + share * shift
-    return _Moments(mean, variance, row_sums / len(b), column_sums / len(a))
-
-
-def _distances(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the matrix of pairwise distances in blocks, each with the rows of `a` and of `b` that it covers."""
-    # |x|² + |y|² - 2xy is as fast as a matrix product, but is off by about √ε (|x| + |y|) if x is near y. Centring
-    # makes that harmless: for any offset, the rows of either set are on average within 2 d(a, b) of the mean of
-    # both (triangle inequality), so d(a, b) errs by a few √ε ≈ 1e-8 of itself. Where all rows are equal, all of them
-    # are centred to zero, and their distance is exactly zero.
-    centre = _mean(a, b)
-    for rows, left in _blocks(a, centre):
-        for columns, right in _blocks(b, centre):
-            yield rows, columns, torch.cdist(left, right, compute_mode="use_mm_for_euclid_dist")
-
-
-def _blocks(points: Tensor, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows less the centre, in float64, with their place."""
-    step = max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // points.shape[1]))
-    for start in range(0, len(points), step):
-        rows = slice(start, start + step)
-        yield rows, points[rows].double() - centre
-
-
-def _mean(*sets: Tensor) -> Tensor:
-    """Return the mean row of the sets together, summed relative to the first row: exact if all rows are equal."""
-    first = sets[0][0].double()
-    total = _total(rows.sum(dim=0) for each in sets for _, rows in _blocks(each, first))
-    return first + total / sum(len(each) for each in sets)
-
-
-def _total(terms: Iterable[Tensor]) -> Tensor:
-    return reduce(torch.add, terms)
+def _squared_rbf_mmd(a: Tensor, b: Tensor, bandwidth: float | None, limits: Limits) -> Tensor:
+    if bandwidth is None:
+        bandwidth = _median_distance(a, b, limits.get("seed", 0))
+    a, b = _sampled(a, b, pairs=max(len(a), len(b)) ** 2, **limits)
+    within = _mean_rbf(a, a, bandwidth) + _mean_rbf(b, b, bandwidth)
+    return (within - 2 * _mean_rbf(a, b, bandwidth)).clamp(min=0)
 
 
 def _mean_rbf(a: Tensor, b: Tensor, bandwidth: float) -> Tensor:
-    kernel_sums = (distances.div_(bandwidth).square_().div_(-2).exp_().sum() for _, _, distances in _distances(a, b))
-    return _total(kernel_sums) / (len(a) * len(b))
+    blocks = (distances for _, _, distances in distance_blocks(a, b))
+    return total(each.div_(bandwidth).square_().div_(-2).exp_().sum().double() for each in blocks) / (len(a) * len(b))
 
 
 def _median_distance(a: Tensor, b: Tensor, seed: int) -> float:

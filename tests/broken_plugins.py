@@ -378,6 +378,21 @@ def selector(losses: Callable[[Sequence], object], name: str = "broken", **field
     return SelectorPlugin(name, type("Broken", (), {"losses": staticmethod(losses)}), **fields)
 
 
+class IgnoresTheRows:
+    """Gives every resample the losses of all test images."""
+
+    def losses(self, evaluations):
+        return gaps(evaluations)
+
+    def resampled_losses(self, evaluations, test_rows):
+        return torch.tensor([gaps(evaluations)] * len(test_rows))
+
+
+class ForgetsTheResamples(IgnoresTheRows):
+    def resampled_losses(self, evaluations, test_rows):
+        return gaps(evaluations)
+
+
 def reverse_in_place(evaluations):
     evaluations.reverse()
     return gaps(evaluations)[::-1]
@@ -429,6 +444,8 @@ BROKEN_SELECTORS = [
         "judges_alone_if_it_says_so",
         selector(lambda es: [loss * len(es) for loss in gaps(es)], judges_alone=True),
     ),
+    Broken("resamples_as_it_judges", SelectorPlugin("rows", IgnoresTheRows)),
+    Broken("resamples_as_it_judges", SelectorPlugin("shape", ForgetsTheResamples)),
     Broken("survives_one_candidate", selector(lambda es: [gap(e) / bool(len(es) - 1) for e in es])),
     Broken("survives_constant_scores", selector(lambda es: [1 / gap(e) for e in es])),
     Broken("survives_nan_in_one_candidate", selector(over_pool_mean)),

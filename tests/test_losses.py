@@ -23,9 +23,12 @@ from dsv_plugins.losses import (
     concentration,
     discordance,
     distance_std,
+    distance_to_test,
     dsv,
+    relative_energy,
     separability,
     set_distance,
+    shift_cosine,
     squared_mmd,
 )
 
@@ -211,7 +214,7 @@ class TestAgainstTheOracle:
         losses: list[Loss] = [discordance, separability, dsv]
         whole = [float(loss(*sets.tensors)) for loss in losses]
         whole += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
-        monkeypatch.setattr("dsv_plugins.losses.BLOCK_ROWS", rows)
+        monkeypatch.setattr("dsv_plugins.distances.BLOCK_ROWS", rows)
         blocks = [float(loss(*sets.tensors)) for loss in losses]
         blocks += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
         assert blocks == pytest.approx(whole, rel=1e-12)
@@ -226,6 +229,64 @@ class TestAgainstTheOracle:
     def test_any_real_dtype(self, dtype: torch.dtype) -> None:
         sets = clusters(5, 6, 7).map(lambda each: (each * 4).to(dtype))
         assert float(dsv(*sets.tensors)) == pytest.approx(oracle_dsv(*sets.points, factor=1.0), rel=1e-5)
+
+
+class TestResamples:
+    """One loss for each resample of the test rows, against the oracles on those rows."""
+
+    rows = torch.randint(23, (4, 9), generator=torch.Generator().manual_seed(0))
+
+    @pytest.mark.parametrize("offset", [0.0, 1e3])
+    @pytest.mark.parametrize("width", [3, 40])
+    def test_each_resample_has_the_loss_of_its_rows(self, width: int, offset: float) -> None:
+        sets = clusters(17, 16, 23, width=width).map(lambda each: each + offset)
+        train, augmented, test = sets.points
+        within, both = oracle_distance(train, train), train + augmented
+        to_augmented = oracle_distance(train, augmented)
+        shift = 2 * to_augmented - within - oracle_distance(augmented, augmented)
+        expected: dict[str, list[float]] = {}
+        for rows in self.rows.tolist():
+            drawn = [test[row] for row in rows]
+            to_test, spread = oracle_distance(train, drawn), oracle_distance(drawn, drawn)
+            energy = 2 * to_test - within - spread
+            inner = to_test + to_augmented - oracle_distance(augmented, drawn) - within
+            for name, loss in {
+                "dsv": oracle_dsv(train, augmented, drawn, factor=1.0),
+                "discordance": oracle_discordance(train, augmented, drawn),
+                "separability": oracle_separability(train, augmented, drawn),
+                "distance_to_test": oracle_distance(both, drawn),
+                "distance_std": pstdev(oracle_distances(both, drawn)),
+                "relative_energy": energy / within,
+                "shift_cosine": inner / math.sqrt(energy * shift),
+                "linear": math.dist(oracle_mean(both), oracle_mean(drawn)) ** 2,
+                "rbf": oracle_rbf(both, drawn, 2.0),
+            }.items():
+                expected.setdefault(name, []).append(loss)
+        seen = torch.cat([sets.train, sets.augmented])
+        resamples = self.rows
+        result = {
+            "dsv": dsv(*sets.tensors, resamples=resamples),
+            "discordance": discordance(*sets.tensors, resamples=resamples),
+            "separability": separability(*sets.tensors, resamples=resamples),
+            "distance_to_test": distance_to_test(*sets.tensors, resamples=resamples),
+            "distance_std": distance_std(seen, sets.test, resamples=resamples),
+            "relative_energy": relative_energy(sets.train, sets.test, resamples=resamples),
+            "shift_cosine": shift_cosine(*sets.tensors, resamples=resamples),
+            "linear": squared_mmd(seen, sets.test, resamples=resamples),
+            "rbf": squared_mmd(seen, sets.test, kernel="rbf", bandwidth=2.0, resamples=resamples),
+        }
+        for name, losses in expected.items():
+            assert result[name].tolist() == pytest.approx(losses, rel=1e-6), name
+
+    def test_few_resamples_of_many_rows(self) -> None:
+        """Their distances are computed resample by resample: they have hardly a pair in common."""
+        train, _, test = clusters(40, 40, 900).tensors
+        rows = torch.randint(900, (2, 30), generator=torch.Generator().manual_seed(0))
+        together = relative_energy(train, test, resamples=rows)
+        for loss, drawn in zip(together.tolist(), test[rows].tolist(), strict=True):
+            within = oracle_distance(train.tolist(), train.tolist())
+            energy = 2 * oracle_distance(train.tolist(), drawn) - within - oracle_distance(drawn, drawn)
+            assert loss == pytest.approx(energy / within, rel=1e-6)
 
 
 class TestInvariances:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Augmentation", "DetectorEncoder", "Executor", "Outcome", "Progress", "Selector"]
+__all__ = ["Augmentation", "DetectorEncoder", "Executor", "Outcome", "Progress", "ResamplingSelector", "Selector"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
@@ -280,6 +280,24 @@ class Selector(Protocol):
 
     def losses(self, evaluations: Sequence[Evaluation]) -> Sequence[float]:
         """One loss for each candidate, lower is better. NaN and infinite losses rank last."""
+        ...
+
+
+@runtime_checkable
+class ResamplingSelector(Selector, Protocol):
+    """A selector that is faster on many resamples of the test images at once than on one after the other.
+
+    A study resamples them to measure how clear a choice is. Only a selector that judges each candidate alone, and does
+    not look at held-out images, can be one.
+    """
+
+    def resampled_losses(self, evaluations: Sequence[Evaluation], test_rows: Tensor) -> Tensor:
+        """What `losses` would return for each resample, as a tensor of shape (resamples, candidates).
+
+        Args:
+            evaluations: The candidates.
+            test_rows: The rows of the test set that each resample draws, of shape (resamples, rows).
+        """
         ...
 
 

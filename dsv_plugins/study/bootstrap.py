@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dsv_plugins.hooks.interfaces import Selector
+from dsv_plugins.hooks.interfaces import ResamplingSelector, Selector
 from dsv_plugins.hooks.search import choose
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Embeddings, Evaluation, Scores
@@ -43,21 +43,35 @@ def win_shares(
     generator = torch.Generator().manual_seed(derived_seed(seed, len(evaluations)))
     first = evaluations[0].embeddings
     kept = {name: _some_rows(len(getattr(first, name)), generator) for name in ("train", "augmented")}
-    thinned = [on_rows(evaluation, kept) for evaluation in evaluations]
-    drawn = {name: len(rows) for name in ("test", "holdout") if (rows := getattr(first, name)) is not None}
+    sizes = {name: len(rows) for name in ("test", "holdout") if (rows := getattr(first, name)) is not None}
     count = len(evaluations)
     judgements = count if judges_alone else max(1, count * (count - 1) // 2)
     resamples = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_JUDGEMENTS // judgements))
+    draws = [
+        {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in sizes.items()}
+        for _ in range(resamples)
+    ]
+    # Test rows that no resample draws would cost time and memory.
+    kept["test"], test_rows = torch.unique(torch.stack([drawn["test"] for drawn in draws]), return_inverse=True)
+    thinned = [on_rows(evaluation, kept) for evaluation in evaluations]
     wins = [0.0] * count
-    for _ in range(resamples):
-        rows = {name: torch.randint(size, (min(size, MAX_ROWS),), generator=generator) for name, size in drawn.items()}
-        resample = [on_rows(evaluation, rows) for evaluation in thinned]
-        losses = [float(loss) for loss in selector.losses(resample)]
+    for losses in _losses_of_resamples(selector, thinned, draws, test_rows):
         smallest = losses[choose(losses)]
         tied = [index for index, loss in enumerate(losses) if loss == smallest]
         for index in tied:
             wins[index] += 1 / len(tied)
     return [won / resamples for won in wins]
+
+
+def _losses_of_resamples(
+    selector: Selector, evaluations: Sequence[Evaluation], draws: Sequence[Mapping[str, Tensor]], test_rows: Tensor
+) -> Iterator[list[float]]:
+    if isinstance(selector, ResamplingSelector):
+        yield from selector.resampled_losses(evaluations, test_rows).tolist()
+        return
+    for drawn, rows in zip(draws, test_rows, strict=True):
+        resample = [on_rows(evaluation, {**drawn, "test": rows}) for evaluation in evaluations]
+        yield [float(loss) for loss in selector.losses(resample)]
 
 
 def _some_rows(size: int, generator: torch.Generator) -> Tensor:

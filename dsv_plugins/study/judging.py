@@ -12,6 +12,7 @@ from dsv_plugins.hooks.blame import blamed, exits_blamed
 from dsv_plugins.hooks.records import SelectorPlugin
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import choose
+from dsv_plugins.sharing import shared_sums
 from dsv_plugins.study.bootstrap import win_shares
 from dsv_plugins.types import Evaluation
 
@@ -71,6 +72,7 @@ def losses_by(
     return losses
 
 
+@shared_sums()
 def judge_pool(
     registry: Registry,
     selectors: Sequence[str],

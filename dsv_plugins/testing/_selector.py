@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import DSVError
-from dsv_plugins.hooks.interfaces import Selector
+from dsv_plugins.hooks.interfaces import ResamplingSelector, Selector
 from dsv_plugins.hooks.records import SelectorPlugin
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 from dsv_plugins.transforms import global_randomness
@@ -105,6 +105,22 @@ def judges_alone_if_it_says_so(subject: _Subject) -> None:
         demand(_same(together, alone), f"says judges_alone, but returned {together} together and {alone} alone")
 
 
+def resamples_as_it_judges(subject: _Subject) -> None:
+    """With `resampled_losses`, each resample of the test images has the losses that `losses` gives for it."""
+    selector = subject.build()
+    if not isinstance(selector, ResamplingSelector):
+        return
+    test_rows = torch.randint(TEST, (3, TEST), generator=torch.Generator().manual_seed(0))
+    resampled = selector.resampled_losses(_pool(), test_rows)
+    demand(
+        isinstance(resampled, Tensor) and resampled.shape == (3, CANDIDATES),
+        f"returned {resampled!r:.60} as resampled losses, not a tensor of shape (resamples, candidates)",
+    )
+    for rows, losses in zip(test_rows, resampled.tolist(), strict=True):
+        expected = subject.losses([_with_test_rows(evaluation, rows) for evaluation in _pool()])
+        demand(_same(losses, expected), f"returned {losses} among resampled losses, and {expected} by `losses`")
+
+
 def survives_one_candidate(subject: _Subject) -> None:
     """A single candidate gets a loss, or a DSVError that says why not."""
     subject.losses_or_reason(_pool()[:1])
@@ -147,6 +163,7 @@ SUITE = Suite(
         repeats_itself,
         does_not_modify_its_input,
         judges_alone_if_it_says_so,
+        resamples_as_it_judges,
         survives_one_candidate,
         survives_constant_scores,
         survives_nan_in_one_candidate,
@@ -182,6 +199,15 @@ def _evaluation(index: int) -> Evaluation:
 
 def _with_constant_scores(evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, scores=_changed(evaluation.scores, torch.zeros_like))
+
+
+def _with_test_rows(evaluation: Evaluation, rows: Tensor) -> Evaluation:
+    embeddings, scores = evaluation.embeddings, evaluation.scores
+    return replace(
+        evaluation,
+        embeddings=replace(embeddings, test=embeddings.test[rows]),
+        scores=replace(scores, test=scores.test[rows]),
+    )
 
 
 def _with_nan(evaluation: Evaluation) -> Evaluation:

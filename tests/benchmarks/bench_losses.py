@@ -1,10 +1,17 @@
 """Time and peak memory of the DSV loss beside two straightforward implementations, as a Markdown table.
 
     python tests/benchmarks/bench_losses.py [--threads 2] [--rows 250 500 ...] [--million]
+    python tests/benchmarks/bench_losses.py --side-by-side [--rows 250 500 ...]
+    python tests/benchmarks/bench_losses.py --judging
 
 Each measurement has a process of its own, which makes its embeddings before the clock starts; memory is what the
 computation adds to the peak. The straightforward ones hold every distance and every projection, and use float32:
 "matrices" takes the distances from torch.cdist, "broadcast" subtracts every row from every other.
+
+`--side-by-side` and `--judging` measure processor time on one thread, by turns in one process: their ratios stand on a
+busy machine too. The first compares the three mean distances of DSV with three calls of torch.cdist, for embeddings
+1,000 away from the origin. The second judges nine candidates by all selectors, with 100 resamples where each candidate
+is judged alone: as a study does, and with nothing shared, one resample after the other.
 """
 
 from __future__ import annotations
@@ -15,13 +22,18 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import TypedDict
 
 import torch
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, SelectorPlugin, build_registry
 from dsv_plugins.losses import dsv, set_distance
+from dsv_plugins.study import bootstrap
+from dsv_plugins.study.judging import judge_pool
 
 WIDTH = 512
 ROWS = (250, 500, 1000, 2000, 4000, 8000)
@@ -114,6 +126,97 @@ def table_row(rows: int, threads: int) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def by_turns(works: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """The median processor time of each work, measured by turns for about that long."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    rounds = 0
+    while rounds < 3 or sum(map(sum, times.values())) < seconds:
+        for name, work in works.items():
+            start = time.process_time()
+            work()
+            times[name].append(time.process_time() - start)
+        rounds += 1
+    return {name: median(measured) for name, measured in times.items()}
+
+
+def side_by_side(sizes: Sequence[int]) -> None:
+    torch.set_num_threads(1)
+    print(
+        "| rows | three `cdist` | three `set_distance` | ratio | largest error | of `cdist` | `dsv`: matrices / ours |"
+    )
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    for rows in sizes:
+        generator = torch.Generator().manual_seed(0)
+        sets = [torch.randn(rows, WIDTH, generator=generator).add_(1000 + shift) for shift in (0.0, 0.5, 0.2)]
+        pairs = [(sets[0], sets[1]), (sets[0], sets[2]), (sets[1], sets[2])]
+
+        def naive(pairs: list[tuple[Tensor, Tensor]] = pairs) -> list[float]:
+            return [float(torch.cdist(a, b).mean()) for a, b in pairs]
+
+        def ours(pairs: list[tuple[Tensor, Tensor]] = pairs) -> list[float]:
+            return [float(set_distance(a, b)) for a, b in pairs]
+
+        works: dict[str, Callable[[], object]] = {
+            "naive": naive,
+            "ours": ours,
+            "matrices": lambda sets=sets: float(matrices(*sets)),  # type: ignore[misc]
+            "dsv": lambda sets=sets: float(dsv(*sets)),  # type: ignore[misc]
+        }
+        times = by_turns(works, seconds=5)
+        # By differences in float64, of at most 1,000 rows against all: that takes long enough.
+        oracle = [cdist(a[:1000].double(), b.double()).mean() for a, b in pairs]
+        parts = [(a[:1000], b) for a, b in pairs]
+        errors = [max(abs(x / y - 1) for x, y in zip(f(parts), oracle, strict=True)) for f in (ours, naive)]
+        cells = [f"{rows:,}", *(f"{1000 * times[name]:,.1f} ms" for name in ("naive", "ours"))]
+        cells += [f"×{times['naive'] / times['ours']:.2f}", *(f"{error:.0e}" for error in errors)]
+        print(f"| {' | '.join(cells)} | ×{times['matrices'] / times['dsv']:.2f} |", flush=True)
+
+
+class OnlyLosses:
+    """A selector without the optional method, as those of third parties are."""
+
+    def __init__(self, selector: str) -> None:
+        self.selector = build_registry().create(SelectorPlugin, selector)
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> Sequence[float]:
+        return self.selector.losses(evaluations)
+
+
+def candidate(place: int, width: int = 432) -> Evaluation:
+    generator = torch.Generator().manual_seed(place)
+
+    def cloud(rows: int, shift: float) -> Tensor:
+        return torch.randn(rows, width, generator=generator) * (1 + place / 10) + shift
+
+    train, augmented, test, holdout = cloud(200, 0.0), cloud(200, 0.5), cloud(100, 0.2), cloud(40, 0.0)
+    scores = (each.norm(dim=1) for each in (train, test, holdout, augmented))
+    return Evaluation(
+        Candidate("cutout", {"patch_size": place}), Embeddings(train, augmented, test, holdout), Scores(*scores)
+    )
+
+
+def judging() -> None:
+    torch.set_num_threads(1)
+    bootstrap.MAX_RESAMPLES = 100
+    registry = build_registry()
+    names = [record.name for record in registry.of_kind(SelectorPlugin)]
+    pool = [candidate(place) for place in range(9)]
+
+    def together() -> None:
+        judge_pool(registry, names, pool, seed=0, confidence=True, note=print)
+
+    def apart() -> None:
+        for name in names:
+            selector, alone = OnlyLosses(name), registry.get(SelectorPlugin, name).judges_alone
+            selector.losses(pool)
+            bootstrap.win_shares(selector, pool, seed=0, judges_alone=alone)
+
+    times = by_turns({"together": together, "apart": apart}, seconds=10)
+    print(f"{len(names)} selectors, nine candidates: {times['together']:.2f} s of processor time")
+    ratio = times["apart"] / times["together"]
+    print(f"nothing shared, one resample after the other: {times['apart']:.2f} s (×{ratio:.1f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: 2)")
@@ -121,8 +224,16 @@ def main() -> None:
     parser.add_argument(
         "--million", action="store_true", help="also the sampled distance of 1,000,000 rows; takes 7 GB"
     )
+    parser.add_argument("--side-by-side", action="store_true", help="ratios of processor time, in one process")
+    parser.add_argument("--judging", action="store_true", help="all selectors with their bootstraps")
     parser.add_argument("--measure", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.side_by_side:
+        side_by_side(options.rows)
+        return
+    if options.judging:
+        judging()
+        return
     if options.measure:
         print(json.dumps(measure(options.measure, options.rows[0], options.threads)))
         return

@@ -108,3 +108,19 @@ def test_few_held_out_images_make_a_choice_by_them_less_clear():
         for rows in (120, 4)
     )
     assert max(unclear) < max(clear)
+
+
+@pytest.mark.parametrize("rows", [40, 300])
+@pytest.mark.parametrize(
+    "name", ["dsv", "discordance", "separability", "base", "mmd", "std", "energy", "cosine", "pu-auc", "hits"]
+)
+def test_resamples_at_once_have_the_wins_of_one_after_the_other(name, rows):
+    """A selector behind another object has `losses` only, as those of third parties have."""
+    selector = build_registry().create(SelectorPlugin, name)
+
+    class OnlyLosses:
+        def losses(self, evaluations):
+            return selector.losses(evaluations)
+
+    pool = [evaluation(place, points(1.5, place + 1, rows), holdout=points(0, place, 20)) for place in range(4)]
+    assert win_shares(selector, pool, seed=0) == win_shares(OnlyLosses(), pool, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["embedding_losses", "pool_losses", "score_losses"]
+__all__ = ["EmbeddingSelector", "pool_losses", "score_losses"]
 
 
-def embedding_losses(evaluations: Sequence[Evaluation], loss: Callable[[Embeddings], Tensor]) -> list[float]:
-    """The loss of each candidate's embeddings; NaN if they are unusable."""
-    return _losses(evaluations, lambda evaluation: loss(evaluation.embeddings))
+class EmbeddingSelector(ABC):
+    """A selector that looks at the embeddings of one candidate at a time."""
+
+    @abstractmethod
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """The loss of one candidate, or one for each resample of test, given as row numbers."""
+
+    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+        """The loss of each candidate; NaN if its embeddings are unusable."""
+        return [float(loss) for loss in _embedding_losses(evaluations, self.loss)]
+
+    def resampled_losses(self, evaluations: Sequence[Evaluation], test_rows: Tensor) -> Tensor:
+        """The loss of each candidate on each resample of test, of shape (resamples, candidates)."""
+        import torch
+
+        losses = _embedding_losses(evaluations, lambda embeddings: self.loss(embeddings, test_rows))
+        return torch.stack([torch.as_tensor(loss).cpu().expand(len(test_rows)) for loss in losses], dim=1)
 
 
 def score_losses(evaluations: Sequence[Evaluation], loss: Callable[[Scores], Tensor]) -> list[float]:
     """The loss of each candidate's scores; NaN if they are unusable."""
-    return _losses(evaluations, lambda evaluation: loss(evaluation.scores))
+    return [float(each) for each in _losses(evaluations, lambda evaluation: loss(evaluation.scores))]
 
 
 def pool_losses(
@@ -45,11 +60,15 @@ def pool_losses(
     return [float(loss) for loss in losses]
 
 
-def _losses(evaluations: Sequence[Evaluation], loss: Callable[[Evaluation], Tensor]) -> list[float]:
-    losses = []
+def _embedding_losses(evaluations: Sequence[Evaluation], loss: Callable[[Embeddings], Tensor]) -> list[Tensor | float]:
+    return _losses(evaluations, lambda evaluation: loss(evaluation.embeddings))
+
+
+def _losses(evaluations: Sequence[Evaluation], loss: Callable[[Evaluation], Tensor]) -> list[Tensor | float]:
+    losses: list[Tensor | float] = []
     for evaluation in evaluations:
         try:
-            losses.append(float(loss(evaluation)))
+            losses.append(loss(evaluation))
         except (EmbeddingError, ScoreError) as error:
             _reject(evaluation, str(error))
             losses.append(math.nan)

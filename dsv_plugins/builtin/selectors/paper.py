@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dsv_plugins import Embeddings, Evaluation
-from dsv_plugins.builtin.selectors.each_candidate import embedding_losses, pool_losses
+from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, pool_losses
 from dsv_plugins.types import SEPARABILITY_CAP
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ RankOrder = Literal["descending", "ascending"]
 
 
 @dataclass(frozen=True)
-class DSV:
+class DSV(EmbeddingSelector):
     """The paper's loss: discordance and surrogate separability in one.
 
     Attributes:
@@ -38,26 +38,26 @@ class DSV:
     def __post_init__(self) -> None:
         _check_choice("variant", self.variant, get_args(Variant))
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """L_DSV of each candidate."""
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """L_DSV of a candidate."""
         from dsv_plugins.losses import dsv
 
-        return embedding_losses(evaluations, lambda e: dsv(e.train, e.augmented, e.test, variant=self.variant))
+        return dsv(*_sets(embeddings), variant=self.variant, resamples=resamples)
 
 
 @dataclass(frozen=True)
-class Discordance:
+class Discordance(EmbeddingSelector):
     """The first half of DSV alone."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """L_dis of each candidate."""
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """L_dis of a candidate."""
         from dsv_plugins.losses import discordance
 
-        return embedding_losses(evaluations, lambda e: discordance(e.train, e.augmented, e.test))
+        return discordance(*_sets(embeddings), resamples=resamples)
 
 
 @dataclass(frozen=True)
-class Separability:
+class Separability(EmbeddingSelector):
     """The second half of DSV alone.
 
     Attributes:
@@ -70,27 +70,27 @@ class Separability:
         if self.cap is not None and not self.cap > 0:
             raise ValueError(f"cap is {self.cap!r}; give a number above 0, or null for no cap")
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """L_sep of each candidate, negated since more is better."""
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """L_sep of a candidate, negated since more is better."""
         from dsv_plugins.losses import separability
 
         cap = math.inf if self.cap is None else self.cap
-        return embedding_losses(evaluations, lambda e: -separability(e.train, e.augmented, e.test).clamp(max=cap))
+        return -separability(*_sets(embeddings), resamples=resamples).clamp(max=cap)
 
 
 @dataclass(frozen=True)
-class Base:
+class Base(EmbeddingSelector):
     """The distance that DSV starts from, unscaled."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
         """The mean distance between train or augmented embeddings and test embeddings."""
-        from dsv_plugins.losses import set_distance
+        from dsv_plugins.losses import distance_to_test
 
-        return embedding_losses(evaluations, lambda e: set_distance(_seen(e), e.test).value)
+        return distance_to_test(*_sets(embeddings), resamples=resamples)
 
 
 @dataclass(frozen=True)
-class MMD:
+class MMD(EmbeddingSelector):
     """The squared maximum mean discrepancy in place of the distance.
 
     Attributes:
@@ -102,15 +102,15 @@ class MMD:
     def __post_init__(self) -> None:
         _check_choice("kernel", self.kernel, get_args(Kernel))
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
         """The discrepancy between train or augmented embeddings and test embeddings."""
         from dsv_plugins.losses import squared_mmd
 
-        return embedding_losses(evaluations, lambda e: squared_mmd(_seen(e), e.test, kernel=self.kernel))
+        return squared_mmd(_seen(embeddings), embeddings.test, kernel=self.kernel, resamples=resamples)
 
 
 @dataclass(frozen=True)
-class STD:
+class STD(EmbeddingSelector):
     """The spread of the distances, of which more is better.
 
     Attributes:
@@ -120,13 +120,12 @@ class STD:
 
     include_augmented: bool = True
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
         """The standard deviation of the distances to the test embeddings, negated."""
         from dsv_plugins.losses import distance_std
 
-        return embedding_losses(
-            evaluations, lambda e: -distance_std(_seen(e) if self.include_augmented else e.train, e.test)
-        )
+        seen = _seen(embeddings) if self.include_augmented else embeddings.train
+        return -distance_std(seen, embeddings.test, resamples=resamples)
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,10 @@ class Hits:
         from dsv_plugins.builtin.selectors.consensus import hits
 
         return pool_losses(evaluations, lambda scores: hits(scores, rank_order=self.rank_order))
+
+
+def _sets(embeddings: Embeddings) -> tuple[Tensor, Tensor, Tensor]:
+    return embeddings.train, embeddings.augmented, embeddings.test
 
 
 def _seen(embeddings: Embeddings) -> Tensor:

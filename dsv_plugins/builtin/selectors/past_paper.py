@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv_plugins import Evaluation, ScoreError, Scores
-from dsv_plugins.builtin.selectors.each_candidate import embedding_losses, score_losses
+from dsv_plugins import Embeddings, Evaluation, ScoreError, Scores
+from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, score_losses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,25 +39,25 @@ class PUAUC:
 
 
 @dataclass(frozen=True)
-class Energy:
+class Energy(EmbeddingSelector):
     """The energy distance between train and test in units of the spread of train: a good detector sees a difference."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """E(train, test) / d(train, train) of each candidate, negated."""
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """E(train, test) / d(train, train) of a candidate, negated."""
         from dsv_plugins.losses import relative_energy
 
-        return embedding_losses(evaluations, lambda e: -relative_energy(e.train, e.test))
+        return -relative_energy(embeddings.train, embeddings.test, resamples=resamples)
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(EmbeddingSelector):
     """The part of the shift from train to test that lies in the direction of the augmentation."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """The cosine between the shifts train → test and train → augmented of each candidate, negated."""
+    def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
+        """The cosine between the shifts train → test and train → augmented of a candidate, negated."""
         from dsv_plugins.losses import shift_cosine
 
-        return embedding_losses(evaluations, lambda e: -shift_cosine(e.train, e.augmented, e.test))
+        return -shift_cosine(embeddings.train, embeddings.augmented, embeddings.test, resamples=resamples)
 
 
 def _unlabelled_auroc(scores: Scores) -> Tensor:
