@@ -53,7 +53,7 @@ __all__ = [
 Array = NDArray[Any]
 
 EVALUATION_RECORD, EVALUATION_ARRAYS = "evaluation.json", "evaluation.safetensors"
-PREVIEW, HEATMAPS = "preview.npy", "heatmaps.npy"
+PREVIEW, HEATMAPS, PROJECTION = "preview.npy", "heatmaps.npy", "projection.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
 MODEL_RECORD, HELD_OUT = "model.json", "held-out-scores.npy"
@@ -186,6 +186,7 @@ class EvaluationFolder:
         curve: Sequence[tuple[int, float]],
         preview: Array,
         heatmaps: Array | None = None,
+        projection: Array | None = None,
     ) -> None:
         """Write everything but the detector.
 
@@ -195,6 +196,7 @@ class EvaluationFolder:
             curve: The training loss after updates.
             preview: A few train images under the augmentation.
             heatmaps: How unusual each place of each test image is, if the detector can say.
+            projection: Embeddings in the plane, for the report.
         """
         from safetensors.torch import save_file
 
@@ -215,8 +217,9 @@ class EvaluationFolder:
         }
         write_json(self.path / EVALUATION_RECORD, record)
         np.save(self.path / PREVIEW, preview)
-        if heatmaps is not None:
-            np.save(self.path / HEATMAPS, heatmaps)
+        for name, values in ((HEATMAPS, heatmaps), (PROJECTION, projection)):
+            if values is not None:
+                np.save(self.path / name, values)
 
     def load(self) -> Evaluation:
         """The evaluation."""
@@ -251,6 +254,10 @@ class EvaluationFolder:
     def heatmaps(self) -> Array | None:
         """How unusual each place of each test image is; None if the detector cannot say."""
         return _load_if_any(self.path, HEATMAPS)
+
+    def projection(self) -> Array | None:
+        """Embeddings in the plane with neighbours kept together; None if the run has none."""
+        return _load_if_any(self.path, PROJECTION)
 
 
 def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:

@@ -14,6 +14,7 @@
         evaluation.safetensors   embeddings and scores
         preview.npy          a few train images under its augmentation
         heatmaps.npy         how unusual each place of each test image is, if the detector can say
+        projection.npy       some of its embeddings in the plane, for the report
         detector/            the trained detector
         manifest.json        the checksum of every other file
       progress/ID          where a training stands; only for display
