@@ -34,18 +34,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EvaluationFolder",
+    "FinishedRecord",
     "ImageIndex",
     "ModelRecord",
     "claim",
     "load_held_out",
     "load_model_record",
     "read_aucs",
+    "read_finished",
     "read_image_index",
     "read_selection",
     "read_study",
     "recalibrate_model",
     "save_model",
     "write_aucs",
+    "write_finished",
     "write_image_index",
     "write_selection",
 ]
@@ -304,7 +307,7 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------
-# selection.json, aucs.json
+# selection.json, finished.json, aucs.json
 # ---------------------------------------------------------------------------
 
 
@@ -325,6 +328,42 @@ def read_selection(run: RunFolder) -> Mapping[str, Any]:
     if not run.selection.exists():
         raise StoreError(f"{run.path} has no selection yet; finish the study with the same `dsv select` first")
     return read_sealed(run.selection)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRecord:
+    """What `finished.json` says of a study that was run to its end.
+
+    Attributes:
+        depends_on: A hash of all that the selection depends on, but for the images.
+        image_size: The size at which images were loaded.
+        images: The fingerprint of the images.
+        checksums: Those of `selection.json` and of the manifests of the folders that belong to the result.
+        updates_spent: The training updates of all candidates.
+        notes: What the user is told whenever the study is run.
+    """
+
+    depends_on: str
+    image_size: int
+    images: str
+    checksums: Mapping[str, str]
+    updates_spent: int | None
+    notes: Sequence[str]
+
+
+def write_finished(run: RunFolder, record: FinishedRecord) -> None:
+    """Write `finished.json`."""
+    write_sealed(run.finished, asdict(record))
+
+
+def read_finished(run: RunFolder) -> FinishedRecord | None:
+    """Read `finished.json`; None if there is none, or it is damaged, since the study can do without."""
+    try:
+        content = read_sealed(run.finished)
+        with sound(run.finished):
+            return FinishedRecord(**content)
+    except StoreError:
+        return None
 
 
 def write_aucs(run: RunFolder, *, candidates: Mapping[str, float], chosen: Mapping[str, float]) -> None:
