@@ -27,9 +27,7 @@ def command() -> NoReturn:
             code = main()
             end_at_once(code)
             leave(code)
-    except (
-        KeyboardInterrupt
-    ):  # it came between the two: after the handlers were set, before `main` could catch anything
+    except KeyboardInterrupt:  # it came after the handlers were set, and before `main` could catch anything
         leave(_interrupted("dsv"))
 
 
