@@ -29,6 +29,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "BadFile",
     "ImageFile",
+    "Survey",
     "decode",
     "decode_all",
     "find_images",
@@ -68,6 +69,10 @@ class BadFile:
         return f"{self.path}: {self.reason}"
 
 
+Survey = tuple[list[ImageFile], list[BadFile]]
+"""The files of a source, ordered by the hash of their content, and those that cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """An image or what is wrong with it, and what Pillow warned of."""
@@ -104,7 +109,7 @@ def find_images(folder: Path) -> list[Path]:
     return images
 
 
-def survey(paths: Sequence[Path]) -> tuple[list[ImageFile], list[BadFile]]:
+def survey(paths: Sequence[Path]) -> Survey:
     """The files with the hashes of their content, ordered by hash, and those that cannot be read."""
 
     def digested(path: Path) -> ImageFile | BadFile:

@@ -243,7 +243,7 @@ class DetectorEncoder(ABC):
             self.reuse_features(images, self.frozen_features(images))
 
     def warm_up(self) -> None:  # noqa: B027 — optional
-        """Import what a training needs. Workers call it while the images are still being read."""
+        """Import what a training needs, and no more: workers may be forked after it, and lose threads and GPUs then."""
 
     def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
         """Make the first `shared_updates` updates, which must not depend on the augmentation.

@@ -18,16 +18,15 @@ from dsv_plugins.report.drawing import (
     heated_thumbnail,
     histogram,
     principal_components,
-    thin,
+    split,
     thumbnail,
-    tsne,
 )
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
+from dsv_plugins.training.projection import POINTS, thin
 
 __all__ = ["DrawingLimits", "details", "heated_thumbnails"]
 
 MOST_POINTS, POINTS_IN_ALL = 300, 20_000
-TSNE_POINTS, TSNE_CANDIDATES = 60, 17
 MOST_CURVE_POINTS = 150
 LARGE_RUN = 40
 THUMBNAIL_SIDE, SMALL_SIDE = 96, 48
@@ -41,25 +40,21 @@ class DrawingLimits:
         points: Embeddings of each set for each candidate.
         extremes: Highest- and lowest-scored test images for each candidate.
         side: Pixels of a small image.
-        tsne: The ids of the candidates with a t-SNE.
     """
 
     points: int
     extremes: int
     side: int
-    tsne: frozenset[str]
 
     @classmethod
     def of(cls, run: RunRecord) -> DrawingLimits:
         """What suits the size of a run."""
         count = max(1, len(run.shown))
         large = count > LARGE_RUN
-        ids = [*run.selected.values(), *(candidate.id for candidate in run.shown)]
         return cls(
             points=min(MOST_POINTS, POINTS_IN_ALL // count),
             extremes=min(3 if large else 6, max(1, len(run.test_files) // 2)),
             side=SMALL_SIDE if large else THUMBNAIL_SIDE,
-            tsne=frozenset(list(dict.fromkeys(ids))[:TSNE_CANDIDATES]),
         )
 
     def notes(self, run: RunRecord) -> list[str]:
@@ -68,10 +63,8 @@ class DrawingLimits:
         rows = len(run.test_files)
         if rows > self.points:
             notes.append(f"Maps of embeddings show {self.points} images of each set, evenly drawn (test has {rows}).")
-        if rows > TSNE_POINTS:
-            notes.append(f"t-SNE is computed on {TSNE_POINTS} images of each set.")
-        if len(self.tsne) < len(run.shown):
-            notes.append(f"t-SNE is drawn for {len(self.tsne)} of {len(run.shown)} candidates; PCA for all.")
+        if rows > POINTS:
+            notes.append(f"t-SNE is computed on {POINTS} images of each set.")
         notes.append("Histograms and losses are of all images.")
         return notes
 
@@ -104,6 +97,7 @@ def _candidate(
     arrays = candidate.arrays()
     embeddings = {name: arrays[f"embeddings.{name}"] for name in SETS}
     scores = {name: arrays[f"scores.{name}"] for name in SETS if f"scores.{name}" in arrays}
+    projection = candidate.projection()
     highest, lowest = extremes(scores["test"], limits.extremes)
     used.update(highest, lowest)
     return {
@@ -111,7 +105,7 @@ def _candidate(
         "label": candidate.label,
         "facts": _facts(run, candidate),
         "pca": coordinates(principal_components(_thinned(embeddings, limits.points))),
-        "tsne": coordinates(tsne(_thinned(embeddings, TSNE_POINTS))) if candidate.id in limits.tsne else None,
+        "tsne": None if projection is None else coordinates(split(projection, _thinned(embeddings, POINTS))),
         "histogram": histogram(scores),
         "highest": [[index, float(f"{scores['test'][index]:.4g}")] for index in highest],
         "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],

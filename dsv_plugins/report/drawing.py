@@ -20,25 +20,14 @@ __all__ = [
     "heated_thumbnail",
     "histogram",
     "principal_components",
-    "thin",
+    "split",
     "thumbnail",
-    "tsne",
 ]
 
 SETS = ("train", "augmented", "test")
 BINS = 30
 JPEG_QUALITY = 82
 GAP, GAP_GREY = 2, 128
-TSNE_STEPS = 350
-"""Of which 250 find the groups; with 500, a picture of two hundred points looks the same and takes longer."""
-
-
-def thin(points: Array, limit: int) -> Array:
-    """At most `limit` rows, evenly spaced: rows are ordered by a hash, so these are as good as random."""
-    if len(points) <= limit:
-        return points
-    rows: Array = np.linspace(0, len(points) - 1, limit).astype(int)
-    return np.take(points, rows, axis=0)
 
 
 def principal_components(sets: Mapping[str, Array]) -> dict[str, Array]:
@@ -48,18 +37,7 @@ def principal_components(sets: Mapping[str, Array]) -> dict[str, Array]:
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     plane = np.zeros((len(joined), 2))
     plane[:, : len(directions[:2])] = centred @ directions[:2].T
-    return _split(plane, sets)
-
-
-def tsne(sets: Mapping[str, Array]) -> dict[str, Array]:
-    """The sets in the plane with neighbours kept together."""
-    from sklearn.manifold import TSNE  # a second, for those who draw it
-
-    joined = np.concatenate(list(sets.values()))
-    perplexity = min(30.0, (len(joined) - 1) / 3)
-    init = "pca" if joined.shape[1] > 1 else "random"  # one dimension has no two principal components
-    plane = TSNE(perplexity=perplexity, init=init, max_iter=TSNE_STEPS, random_state=0).fit_transform(joined)
-    return _split(plane, sets)
+    return split(plane, sets)
 
 
 def histogram(scores: Mapping[str, Array]) -> dict[str, list[float]]:
@@ -114,7 +92,8 @@ def _encoded(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode("ascii")
 
 
-def _split(plane: Array, sets: Mapping[str, Array]) -> dict[str, Array]:
+def split(plane: Array, sets: Mapping[str, Array]) -> dict[str, Array]:
+    """The points of each set, of all points in the order of the sets."""
     ends = np.cumsum([len(points) for points in sets.values()])[:-1]
     return dict(zip(sets, np.split(plane, ends), strict=True))
 

@@ -83,6 +83,10 @@ class CandidateRecord:
         """How unusual each place of each test image is; None if it failed or its detector cannot say."""
         return None if self.folder is None else self.folder.heatmaps()
 
+    def projection(self) -> Array | None:
+        """Embeddings in the plane with neighbours kept together; None if it failed or the run has none."""
+        return None if self.folder is None else self.folder.projection()
+
 
 @dataclass(frozen=True)
 class RunRecord:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 
@@ -45,7 +44,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike two selectors rank the candidates, for every two: Kendall's tau, None if it is undefined."""
+    """How alike two selectors rank the candidates, for every two: Kendall's tau, None if it is undefined.
+
+    One selector alone has no tau.
+    """
 
     selectors: list[str]
     tau: list[list[float | None]]
@@ -83,6 +85,8 @@ def answer(run: RunRecord) -> Answer:
 
 def agreement(run: RunRecord) -> Agreement:
     """Kendall's tau between the losses of every two selectors."""
+    if len(run.selectors) < 2:
+        return Agreement(run.selectors, [])
     judged = [candidate for candidate in run.candidates if candidate.losses]
     columns = [
         np.array([math.inf if (loss := c.losses.get(name)) is None else loss for c in judged]) for name in run.selectors
@@ -118,6 +122,8 @@ def _warnings(run: RunRecord) -> list[str]:
 
 
 def _tau(one: Array, other: Array) -> float | None:
+    from scipy.stats import kendalltau  # nearly a second, for those who compare selectors
+
     if len(one) < 2:
         return None
     value = float(kendalltau(one, other).statistic)

@@ -34,18 +34,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EvaluationFolder",
+    "FinishedRecord",
     "ImageIndex",
     "ModelRecord",
     "claim",
     "load_held_out",
     "load_model_record",
     "read_aucs",
+    "read_finished",
     "read_image_index",
     "read_selection",
     "read_study",
     "recalibrate_model",
     "save_model",
     "write_aucs",
+    "write_finished",
     "write_image_index",
     "write_selection",
 ]
@@ -53,7 +56,7 @@ __all__ = [
 Array = NDArray[Any]
 
 EVALUATION_RECORD, EVALUATION_ARRAYS = "evaluation.json", "evaluation.safetensors"
-PREVIEW, HEATMAPS = "preview.npy", "heatmaps.npy"
+PREVIEW, HEATMAPS, PROJECTION = "preview.npy", "heatmaps.npy", "projection.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
 MODEL_RECORD, HELD_OUT = "model.json", "held-out-scores.npy"
@@ -186,6 +189,7 @@ class EvaluationFolder:
         curve: Sequence[tuple[int, float]],
         preview: Array,
         heatmaps: Array | None = None,
+        projection: Array | None = None,
     ) -> None:
         """Write everything but the detector.
 
@@ -195,6 +199,7 @@ class EvaluationFolder:
             curve: The training loss after updates.
             preview: A few train images under the augmentation.
             heatmaps: How unusual each place of each test image is, if the detector can say.
+            projection: Embeddings in the plane, for the report.
         """
         from safetensors.torch import save_file
 
@@ -215,8 +220,9 @@ class EvaluationFolder:
         }
         write_json(self.path / EVALUATION_RECORD, record)
         np.save(self.path / PREVIEW, preview)
-        if heatmaps is not None:
-            np.save(self.path / HEATMAPS, heatmaps)
+        for name, values in ((HEATMAPS, heatmaps), (PROJECTION, projection)):
+            if values is not None:
+                np.save(self.path / name, values)
 
     def load(self) -> Evaluation:
         """The evaluation."""
@@ -251,6 +257,10 @@ class EvaluationFolder:
     def heatmaps(self) -> Array | None:
         """How unusual each place of each test image is; None if the detector cannot say."""
         return _load_if_any(self.path, HEATMAPS)
+
+    def projection(self) -> Array | None:
+        """Embeddings in the plane with neighbours kept together; None if the run has none."""
+        return _load_if_any(self.path, PROJECTION)
 
 
 def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
@@ -297,7 +307,7 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------
-# selection.json, aucs.json
+# selection.json, finished.json, aucs.json
 # ---------------------------------------------------------------------------
 
 
@@ -318,6 +328,42 @@ def read_selection(run: RunFolder) -> Mapping[str, Any]:
     if not run.selection.exists():
         raise StoreError(f"{run.path} has no selection yet; finish the study with the same `dsv select` first")
     return read_sealed(run.selection)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRecord:
+    """What `finished.json` says of a study that was run to its end.
+
+    Attributes:
+        depends_on: A hash of all that the selection depends on, but for the images.
+        image_size: The size at which images were loaded.
+        images: The fingerprint of the images.
+        checksums: Those of `selection.json` and of the manifests of the folders that belong to the result.
+        updates_spent: The training updates of all candidates.
+        notes: What the user is told whenever the study is run.
+    """
+
+    depends_on: str
+    image_size: int
+    images: str
+    checksums: Mapping[str, str]
+    updates_spent: int | None
+    notes: Sequence[str]
+
+
+def write_finished(run: RunFolder, record: FinishedRecord) -> None:
+    """Write `finished.json`."""
+    write_sealed(run.finished, asdict(record))
+
+
+def read_finished(run: RunFolder) -> FinishedRecord | None:
+    """Read `finished.json`; None if there is none, or it is damaged, since the study can do without."""
+    try:
+        content = read_sealed(run.finished)
+        with sound(run.finished):
+            return FinishedRecord(**content)
+    except StoreError:
+        return None
 
 
 def write_aucs(run: RunFolder, *, candidates: Mapping[str, float], chosen: Mapping[str, float]) -> None:

@@ -14,10 +14,12 @@
         evaluation.safetensors   embeddings and scores
         preview.npy          a few train images under its augmentation
         heatmaps.npy         how unusual each place of each test image is, if the detector can say
+        projection.npy       some of its embeddings in the plane, for the report
         detector/            the trained detector
         manifest.json        the checksum of every other file
       progress/ID          where a training stands; only for display
       selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
+      finished.json        what the selection depends on: the same study again takes it as it is if nothing has changed
       aucs.json            AUCs, if a benchmark or the demo knows the labels
       model/               the chosen detector, or those of an ensemble in members/, with a manifest, and the scores of
                            good images kept out of training
@@ -70,6 +72,7 @@ class RunFolder:
         self.path = path.absolute()
         self.study = self.path / "study.json"
         self.selection = self.path / "selection.json"
+        self.finished = self.path / "finished.json"
         self.data = self.path / "data"
         self.model = self.path / "model"
         self.report = self.path / "report.html"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dsv_plugins.errors import InputError, PluginSettingsError
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
+from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -28,10 +29,18 @@ from dsv_plugins.hooks.spaces import (
     unsuitable_values,
     with_settings,
 )
+from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import DETECTOR_PREFIX
 
-__all__ = ["check_detector", "check_names", "detector_settings", "make_executor", "search_spaces"]
+__all__ = [
+    "check_detector",
+    "check_names",
+    "detector_settings",
+    "make_executor",
+    "make_observers",
+    "search_spaces",
+]
 
 
 def check_names(settings: StudySettings, registry: Registry) -> None:
@@ -102,6 +111,17 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
     if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
         return executor
     return executor.limited(jobs=sum(len(grid(space)) for space in search_spaces(settings, registry).values()))
+
+
+def make_observers(settings: StudySettings, registry: Registry, own: Observer) -> Observers:
+    """The caller's observer and the observer plugins of a study."""
+    return Observers(
+        own,
+        {
+            name: registry.create(ObserverPlugin, name, settings.observer_params.get(name))
+            for name in settings.observer_names
+        },
+    )
 
 
 def search_spaces(settings: StudySettings, registry: Registry) -> dict[str, Space]:

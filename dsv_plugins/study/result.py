@@ -15,15 +15,16 @@ from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.artifacts import EvaluationFolder
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study import serialise
-from dsv_plugins.study.ensemble import Ensemble, best_members
-from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.types import Candidate, Evaluation, Health
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch comes with these
     from numpy.typing import NDArray
     from plotly.graph_objects import Figure
+
+    from dsv_plugins.study.ensemble import Ensemble
+    from dsv_plugins.study.judging import Verdict
+    from dsv_plugins.study.schedule import Schedule
 
 __all__ = ["CandidateResult", "Choice", "Result", "collect"]
 
@@ -123,6 +124,8 @@ class Result:
         Raises:
             InputError: The study has no such selector, or too few candidates with a finite loss.
         """
+        from dsv_plugins.study.ensemble import Ensemble, best_members
+
         return Ensemble(best_members(self, count, selector or next(iter(self.selected))))
 
     def table(self) -> str:

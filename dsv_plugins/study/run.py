@@ -18,7 +18,7 @@ from dsv_plugins.errors import PluginError, TrainingError, shown
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import DetectorEncoderPlugin, ObserverPlugin, SearchPlugin, SelectorPlugin
+from dsv_plugins.hooks.records import DetectorEncoderPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.hooks.search import SearchProblem, rank
 from dsv_plugins.hooks.sources import names_of
 from dsv_plugins.hooks.spaces import of_detector
@@ -26,12 +26,13 @@ from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, sa
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.store.remote_copy import RemoteCopy
+from dsv_plugins.study.check import make_observers
 from dsv_plugins.study.ensemble import scale_of, scores_of
+from dsv_plugins.study.finished import remember
 from dsv_plugins.study.judging import Verdict, judge_pool, losses_by
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.model import NO_CALIBRATION
 from dsv_plugins.study.plan import Plan
-from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.result import Result, collect
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.serialise import as_selection
@@ -56,11 +57,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
     settings, registry = plan.settings, plan.registry
     folder = RunFolder(settings.folder())
     remote_copy = None if settings.address is None else RemoteCopy(settings.address, folder)
-    plugins = {
-        name: registry.create(ObserverPlugin, name, settings.observer_params.get(name))
-        for name in settings.observer_names
-    }
-    log = RunLog(folder, remote_copy, Observers(observer, plugins))
+    log = RunLog(folder, remote_copy, make_observers(settings, registry, observer))
     schedule = Schedule(plan, folder, executor, log)
     with folder.locked():
         if remote_copy is not None:
@@ -82,6 +79,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
                     "different settings"
                 )
         evaluations = _search(plan, dataset, schedule, folder, log)
+        passing = len(log.notes)  # those until here tell of this run only, but for the warning
         verdicts = judge_pool(
             registry,
             settings.selectors,
@@ -112,6 +110,8 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             kept=[evaluation.candidate for evaluation in kept],
         )
         _keep(plan, folder, result, kept, scores, schedule, log)
+        lasting = [*filter(None, [warning]), *log.notes[passing:]]
+        remember(settings, registry, folder, result, plan.image_size, dataset.fingerprint, lasting)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result

@@ -11,6 +11,7 @@ from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.check import check_detector, check_names, detector_settings, make_executor
+from dsv_plugins.study.finished import finished_result
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.study.warm_up import prepare_worker
 
@@ -41,6 +42,10 @@ class Study(StudySettings):
         check_names(self, registry)
         check_detector(self, registry)
         executor = make_executor(self, registry)
+        observer = observer or Observer()
+        finished = finished_result(self, registry, observer, command=command)
+        if finished is not None:
+            return finished
         prepare = functools.partial(prepare_worker, self.detector, detector_settings(self, registry)[0], self.plugins)
         is_finished = RunFolder(self.folder()).selection.exists()
         with nullcontext() if is_finished else executor.warmed_up(prepare):
@@ -48,7 +53,7 @@ class Study(StudySettings):
             from dsv_plugins.study.plan import plan_study
             from dsv_plugins.study.run import run_study
 
-            return run_study(plan_study(self, registry), executor, observer or Observer(), command=command)
+            return run_study(plan_study(self, registry), executor, observer, command=command)
 
 
 def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Result:

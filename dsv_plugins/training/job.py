@@ -21,6 +21,7 @@ from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_fe
 from dsv_plugins.store.folder import RunFolder, finished_folder
 from dsv_plugins.store.progress import TrainingProgress, write_progress
 from dsv_plugins.training.evaluate import evaluate, heatmaps, make_augmentation, make_detector, measures, preview
+from dsv_plugins.training.projection import project
 from dsv_plugins.types import Candidate
 
 __all__ = [
@@ -122,6 +123,7 @@ def train_candidate(job: Job) -> float:
                 curve=curve,
                 preview=preview(dataset.train, augmentation, candidate.seed),
                 heatmaps=overlays,
+                projection=project(evaluation.embeddings),
             )
             folder.detector.mkdir()
             detector.save(folder.detector)

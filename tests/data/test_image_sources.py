@@ -14,7 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dsv_plugins import InputError
 from dsv_plugins.data.dataset import open_dataset, prepare
-from dsv_plugins.data.sources import image_files
+from dsv_plugins.data.listing import image_files
 
 
 @pytest.fixture

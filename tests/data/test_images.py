@@ -16,8 +16,9 @@ from PIL import Image
 
 from dsv_plugins import InputError
 from dsv_plugins.data import images as reading
-from dsv_plugins.data.dataset import default_holdout, open_dataset, prepare
+from dsv_plugins.data.dataset import open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
+from dsv_plugins.data.listing import default_holdout
 from dsv_plugins.store.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)

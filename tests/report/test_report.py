@@ -82,10 +82,17 @@ def make_run(
         }
         write_json(target / "evaluation.json", record)
         np.save(target / "preview.npy", generator.integers(0, 255, (4, 3, side, side), dtype=np.uint8))
+        points = sum(min(60, count) for count in rows.values())
+        np.save(target / "projection.npy", generator.normal(size=(points, 2)).astype(np.float32))
         list_files(target)
         journal.append("finished", candidate=key, updates=10, seconds=2.0)
     list_files(run.data)
     return folder
+
+
+def content_of(page: Path) -> dict:
+    """What the page's script is given."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
 
 
 def list_files(folder: Path) -> None:
@@ -258,12 +265,27 @@ def test_what_is_no_finished_run_is_refused_in_words(tmp_path):
         build_report(folder)
 
 
-def test_a_run_without_previews_still_has_a_report(tmp_path):
+@pytest.mark.parametrize("left_out", ["preview.npy", "projection.npy"])
+def test_a_run_without_some_pictures_still_has_a_report(tmp_path, left_out):
     folder = make_run(tmp_path / "run")
-    for file in folder.rglob("preview.npy"):
+    for file in folder.rglob(left_out):
         file.unlink()
         list_files(file.parent)
-    assert "no preview in this run" in build_report(folder).read_text()
+    page = build_report(folder)
+    assert ("no preview in this run" in page.read_text()) == (left_out == "preview.npy")
+    drawn = [candidate["tsne"] is not None for candidate in content_of(page)["candidates"]]
+    assert drawn == [left_out == "preview.npy"] * len(drawn)
+
+
+def test_the_t_sne_of_a_page_is_what_the_training_drew(finished):
+    _, run, _ = finished
+    drawn = {
+        folder.name.partition("-")[0]: np.load(folder / "projection.npy") for folder in (run / "candidates").iterdir()
+    }
+    for candidate in content_of(run / "report.html")["candidates"]:
+        shown = np.concatenate([np.transpose(candidate["tsne"][name]) for name in ("train", "augmented", "test")])
+        expected = drawn[candidate["id"]]
+        assert np.abs(shown - expected).max() < 1e-3 * np.abs(expected).max()
 
 
 def test_neither_torch_nor_plugins_are_needed(tmp_path):
@@ -478,6 +500,8 @@ def test_a_large_run_is_thinned_says_so_and_opens_in_seconds(browser, tmp_path):
     opened = time.monotonic() - started
     text = browser.find_element("tag name", "footer").text
     assert "show 100 images of each set" in text
-    assert "t-SNE is drawn for 17 of 200 candidates" in text
+    assert "t-SNE is computed on 60 images of each set" in text
+    drawn = [candidate["tsne"] for candidate in content_of(page)["candidates"]]
+    assert [[len(points[name][0]) for name in ("train", "augmented", "test")] for points in drawn] == [[60] * 3] * 200
     assert (built < 120, opened < 15) == (True, True), (built, opened)  # on a busy machine; seconds on an idle one
     assert_quiet(browser)

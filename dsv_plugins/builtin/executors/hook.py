@@ -63,10 +63,11 @@ class Processes(Executor):
         return replace(self, workers=workers, timeout=seconds or self.timeout)
 
     def warmed_up(self, prepare: Callable[[], None]) -> AbstractContextManager[None]:
-        """Start the processes, and let each prepare itself meanwhile."""
+        """Start the processes, and let them prepare themselves meanwhile."""
         from dsv_plugins.builtin.executors.processes import warmed_up_processes
 
-        return warmed_up_processes(prepare, workers=self.parallelism)
+        # A library may look for a GPU when it is imported, and a process that is forked then cannot use it.
+        return warmed_up_processes(prepare, workers=self.parallelism, forks=not _may_have_accelerator())
 
     def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
         """Yield the outcomes as the jobs end."""
@@ -85,10 +86,13 @@ def executor() -> list[ExecutorPlugin]:
 
 
 def _default_workers() -> int:
-    # Importing torch takes seconds, so it is asked only if there may be an accelerator.
-    if sys.platform != "linux" or any(Path(device).exists() for device in ACCELERATORS):
+    if _may_have_accelerator():  # importing torch takes seconds, so it is asked only then
         import torch
 
         if torch.accelerator.is_available():
             return max(1, torch.accelerator.device_count())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _may_have_accelerator() -> bool:
+    return sys.platform != "linux" or any(Path(device).exists() for device in ACCELERATORS)

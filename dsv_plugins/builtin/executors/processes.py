@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from dsv_plugins import Outcome, TrainingError
-from dsv_plugins.builtin.executors.worker import Answer, Worker
+from dsv_plugins.builtin.executors.forking import Forker, can_fork
+from dsv_plugins.builtin.executors.worker import Answer, Worker, start_process
 from dsv_plugins.errors import too_late
 
 __all__ = ["run_in_processes", "warmed_up_processes"]
@@ -31,15 +32,21 @@ class _Workers:
         self._changing = threading.Lock()
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
+        self._forkers: list[Forker] = []
 
-    def warm_up(self, prepare: Callable[[], None], count: int) -> None:
+    def warm_up(self, prepare: Callable[[], None], count: int, *, forks: bool) -> None:
         """Let so many idle workers prepare themselves; starts those that are missing."""
         with self._changing:
             self._bury()
-            for _ in range(len(self._idle), count):
-                self._idle.append(Worker())
             for worker in self._idle[:count]:
                 worker.begin(prepare)
+            missing = range(len(self._idle), count)
+            if forks and missing:
+                self._forkers.append(Forker(prepare))
+            for _ in missing:
+                self._idle.append(self._new())
+                if not forks:
+                    self._idle[-1].begin(prepare)
 
     def take(self, wanted: threading.Event) -> Worker | None:
         """An idle worker, or a new one; None if none is wanted any more."""
@@ -47,7 +54,7 @@ class _Workers:
             if not wanted.is_set():
                 return None
             self._bury()
-            worker = self._idle.pop(0) if self._idle else Worker()
+            worker = self._idle.pop(0) if self._idle else self._new()
             self._busy.add(worker)
             return worker
 
@@ -61,10 +68,18 @@ class _Workers:
     def end(self) -> None:
         """End all workers, at once."""
         with self._changing:
+            for forker in self._forkers:
+                forker.kill()
             for worker in (*self._idle, *self._busy):
                 worker.end()
+            self._forkers = []
             self._idle = []
             self._busy = set()
+
+    def _new(self) -> Worker:
+        """A worker of the process that has imported the latest; a new process if there is none."""
+        forker = self._forkers[-1] if self._forkers else None
+        return forker.fork() if forker is not None and forker.is_alive else Worker(start_process())
 
     def _bury(self) -> None:
         """Forget the idle workers that are dead."""
@@ -100,10 +115,18 @@ def run_in_processes(
 
 
 @contextlib.contextmanager
-def warmed_up_processes(prepare: Callable[[], None], *, workers: int) -> Iterator[None]:
-    """Start the workers and let each of them prepare itself, while the caller continues."""
+def warmed_up_processes(prepare: Callable[[], None], *, workers: int, forks: bool) -> Iterator[None]:
+    """Start the workers and let them prepare themselves, while the caller continues.
+
+    Args:
+        prepare: Imports what jobs need.
+        workers: How many.
+        forks: Whether one process may prepare for all of them, if the system can fork.
+    """
     with _ended_on_error():
-        starting = threading.Thread(target=_WORKERS.warm_up, args=(prepare, workers), daemon=True)
+        starting = threading.Thread(
+            target=_WORKERS.warm_up, args=(prepare, workers), kwargs={"forks": forks and can_fork()}, daemon=True
+        )
         starting.start()
         starting.join()
         yield

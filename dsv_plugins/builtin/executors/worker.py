@@ -18,22 +18,31 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NoReturn, Protocol
 
 import cloudpickle
 
 from dsv_plugins import TrainingError
 from dsv_plugins.errors import RemoteError, describe_error
 
-__all__ = ["Answer", "Worker", "serve"]
+__all__ = [
+    "Answer",
+    "Process",
+    "Worker",
+    "ignore_interrupts",
+    "interrupts_blocked",
+    "private_pipes",
+    "serve",
+    "start_process",
+]
 
 IDLE_SECONDS = 300
 """An idle worker ends after this many seconds."""
 END_SECONDS = 5.0
 """How long to wait for a worker that was killed."""
 PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    f"from {__name__} import serve; serve()"  # the path comes first, since our own package may be on it
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "  # first, since our own package may be on the path
+    f"from {__name__} import private_pipes, serve; serve(*private_pipes())"
 )
 
 
@@ -54,15 +63,36 @@ class Answer:
     late: bool = False
 
 
-class Worker:
-    """The driver's end: starts a worker process and calls functions in it."""
+class Process(Protocol):
+    """What a worker needs of its process; `subprocess.Popen` has it."""
 
-    def __init__(self) -> None:
-        path = json.dumps([str(folder) for folder in sys.path])
-        with _interrupts_blocked():  # the worker lets them in when it can ignore them
-            self._process = subprocess.Popen(  # noqa: S603 — our own interpreter and program
-                [sys.executable, "-c", PROGRAM, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return the exit code."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+def start_process() -> Process:
+    """A new process that serves, and has imported nothing yet."""
+    path = json.dumps([str(folder) for folder in sys.path])
+    with interrupts_blocked():  # the worker lets them in when it can ignore them
+        return subprocess.Popen(  # noqa: S603 — our own interpreter and program
+            [sys.executable, "-c", PROGRAM, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+
+class Worker:
+    """The driver's end: calls functions in a worker process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._is_late = False
         self._unread = 0
 
@@ -126,13 +156,11 @@ class Worker:
         self._process.kill()
 
 
-def serve() -> None:
+def serve(incoming: IO[bytes], answers: IO[bytes]) -> NoReturn:
     """The worker's end: answer calls until the driver is gone, or has not called for long."""
-    if hasattr(signal, "pthread_sigmask"):
-        # Ctrl-C reaches the whole group of processes; the driver decides what becomes of its workers.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    incoming, answers = _private_pipes()
+    ignore_interrupts()
+    if hasattr(os, "register_at_fork"):  # a child of a training would hide its end from the driver
+        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_forward, args=(incoming, calls), daemon=True).start()
     while True:
@@ -143,15 +171,20 @@ def serve() -> None:
         _write(answers, _answer_to(call))
 
 
-def _private_pipes() -> tuple[IO[bytes], IO[bytes]]:
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the driver. It reaches the whole group of processes, which is for the driver to deal with."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def private_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """The pipes from and to the driver, out of the way of whatever reads from or prints to the standard ones."""
     incoming, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    if hasattr(os, "register_at_fork"):  # a child of a training would hide its end from the driver
-        os.register_at_fork(after_in_child=lambda: os.close(answers))
     return os.fdopen(incoming, "rb"), os.fdopen(answers, "wb")
 
 
@@ -192,7 +225,7 @@ def _read(pipe: IO[bytes] | None) -> bytes:
 
 
 @contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """A Ctrl-C must not reach a worker that is starting and cannot yet say that it leaves it to its driver."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,0 +1,184 @@
+"""Which images a study has: the files of its sources, which of them are kept out, and a hash of them all.
+
+Torch is not needed for that, so that a study can find out quickly that its images have not changed.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, find_images
+from dsv_plugins.errors import InputError, describe_error, shown
+from dsv_plugins.seeding import derived_seed
+
+__all__ = ["LEAST_IMAGES", "Listing", "default_holdout", "image_files", "list_images", "stop_at"]
+
+LISTS = (".txt", ".csv")
+PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
+"""The columns of a CSV file in which the paths may be."""
+LEAST_IMAGES = 2
+LEAST_HELD_OUT, USUAL_HELD_OUT, MOST_HELD_OUT = 5, 19, 100
+"""Fewer than 5 good images decide nothing; 19 are enough for one false alarm in 20; more than 100 are a waste."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The images of a study.
+
+    Attributes:
+        files: Those of each set, ordered by the hash of their content: train, test and, if some are kept out, holdout.
+        bad: The files that are left out.
+        fingerprint: A hash of the content, the order and the size of all images.
+    """
+
+    files: Mapping[str, Sequence[ImageFile]]
+    bad: Sequence[BadFile]
+    fingerprint: str
+
+
+def list_images(train: Survey, test: Survey, *, size: int, holdout: float | None, seed: int, skip_bad: bool) -> Listing:
+    """Say which images a study has.
+
+    Args:
+        train: The normal images that were found.
+        test: The unlabelled images that were found.
+        size: Height and width to which images are resized.
+        holdout: Share of the train images to keep out of training; None for as many as `default_holdout` says.
+        seed: Which of them these are.
+        skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+
+    Raises:
+        InputError: There are such files.
+    """
+    (trained, unreadable), (tested, unreadable_tests) = train, test
+    kept, shared = _without_overlap(trained, tested)
+    bad = [*unreadable, *unreadable_tests, *shared]
+    if bad and not skip_bad:
+        raise InputError(stop_at(bad))
+    trained, held_out = _split(trained, holdout, seed)
+    files = {"train": trained, "test": kept, **({"holdout": held_out} if held_out else {})}
+    return Listing(files, bad, _fingerprint(size, files))
+
+
+def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
+    """The files of a source, in the order of their names.
+
+    Raises:
+        InputError: There are none, or the source is nothing that we know.
+    """
+    if isinstance(source, (Path, str)):
+        path = Path(source)
+        if path.is_dir():
+            return find_images(path)
+        if path.suffix.lower() in LISTS:
+            return _listed_in(path)
+        if glob.has_magic(str(source)):
+            return _matching(str(source))
+        if path.is_file():
+            raise InputError(f"{path} is one file; give a folder, a pattern in quotes, or a list in a txt or csv file")
+        return find_images(path)  # which says what is wrong
+    paths = [Path(each) for each in source if isinstance(each, (Path, str))]
+    if len(paths) < len(source) or not paths:
+        raise InputError(f"the images are {shown(source)}; give paths")
+    return _existing(paths, "the list")
+
+
+def default_holdout(images: int) -> int:
+    """How many of these train images are kept out of training if nobody says so: none if there are fewer than 15."""
+    count = min(MOST_HELD_OUT, max(USUAL_HELD_OUT, images // 5), images // 3)
+    return count if count >= LEAST_HELD_OUT else 0
+
+
+def stop_at(bad: Sequence[BadFile]) -> str:
+    """What is wrong with these files, in one line."""
+    also = f", {bad[1].path} {bad[1].reason}" if len(bad) > 1 else ""
+    more = f", and {len(bad) - 2} more" if len(bad) > 2 else ""
+    them = "it" if len(bad) == 1 else "them"
+    return f"{bad[0].path} {bad[0].reason}{also}{more}; remove {them}, or leave such files out with --skip-bad"
+
+
+def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> tuple[list[ImageFile], list[BadFile]]:
+    """The test images that are not train images too, and those that are."""
+    train_paths = {file.digest: file.path for file in train}
+    shared = [
+        BadFile(file.path, f"is the same image as {train_paths[file.digest]}, a train image")
+        for file in test
+        if file.digest in train_paths
+    ]
+    return [file for file in test if file.digest not in train_paths], shared
+
+
+def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
+    """The train images to train on, and a seeded share to hold out."""
+    if holdout is not None and not 0 <= holdout < 1:
+        raise InputError(f"holdout is {holdout}; give a share of the train images from 0 to below 1")
+    count = default_holdout(len(train)) if holdout is None else round(holdout * len(train))
+    if holdout:
+        count = max(LEAST_IMAGES, count)
+    if count == 0:
+        return train, []
+    generator = np.random.default_rng(derived_seed(seed, len(train)))
+    chosen = set(generator.permutation(len(train))[:count].tolist())
+    kept = [file for index, file in enumerate(train) if index not in chosen]
+    return kept, [train[index] for index in sorted(chosen)]
+
+
+def _fingerprint(size: int, listed: Mapping[str, Sequence[ImageFile]]) -> str:
+    content = {"size": size, **{name: [file.digest for file in files] for name, files in listed.items()}}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _listed_in(file: Path) -> list[Path]:
+    """The paths in a text file, one in each line, or in a column of a CSV file; relative ones begin at the file."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the list {file} cannot be read ({describe_error(error)}); give a text file of paths"
+        ) from error
+    lines = text.splitlines()
+    if file.suffix.lower() == ".csv":
+        rows = list(csv.DictReader(lines))
+        columns = rows[0].keys() if rows else ()
+        column = next((each for each in PATH_COLUMNS if each in columns), None)
+        if column is None:
+            raise InputError(
+                f"{file} has the columns {', '.join(columns) or 'of no row'}; name that of the paths 'path'"
+            )
+        lines = [row[column] or "" for row in rows]
+    paths = [file.parent / line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not paths:
+        raise InputError(f"{file} lists no images; give one path in each line")
+    return _existing(paths, str(file))
+
+
+def _matching(pattern: str) -> list[Path]:
+    found = [Path(name) for name in glob.glob(pattern, recursive=True)]
+    images = sorted(path for path in found if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        others = f"; it matches {len(found)} others, such as {found[0]}" if found else ""
+        raise InputError(f"no image matches {pattern}{others}")
+    return images
+
+
+def _existing(paths: Iterable[Path], where: str) -> list[Path]:
+    """The paths, once each; a folder among them stands for its images."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            files.update(dict.fromkeys(find_images(path)))
+        else:  # a file that cannot be read is told with the others, or left out with --skip-bad
+            files[path] = None
+    missing = [path for path in files if not path.exists() and not path.is_symlink()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"{where} names {missing[0]}{more}, which is not there; check the paths")
+    return list(files)

@@ -1,0 +1,215 @@
+"""A study that was run to its end: the same study again takes the result as it is stored, if nothing has changed.
+
+Nothing is judged or loaded for that, and torch is not imported: checksums say whether the images, the code, the
+settings and the files are those of the selection. If one of them is not, the study is run as always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dsv_plugins.data.images import survey
+from dsv_plugins.data.listing import image_files, list_images
+from dsv_plugins.decisions import Findings
+from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.hooks.records import (
+    AugmentationPlugin,
+    DetectorEncoderPlugin,
+    Plugin,
+    SearchPlugin,
+    SelectorPlugin,
+)
+from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.store.artifacts import (
+    EvaluationFolder,
+    FinishedRecord,
+    claim,
+    read_finished,
+    read_selection,
+    write_finished,
+)
+from dsv_plugins.store.folder import MANIFEST, RunFolder, checksum
+from dsv_plugins.store.journal import RESUMED, SELECTED
+from dsv_plugins.store.trust import sound, verify
+from dsv_plugins.study.check import make_observers
+from dsv_plugins.study.log import RunLog
+from dsv_plugins.study.result import CandidateResult, Choice, Result
+from dsv_plugins.study.settings import StudySettings
+from dsv_plugins.types import Candidate, Health
+
+__all__ = ["finished_result", "remember"]
+
+FINISHED = "finished"
+ONLY_EXECUTION = {"executor", "executor_params", "workers", "timeout", "observers", "observer_params", "out", "plugins"}
+"""Settings that no result depends on. The plugins themselves count, wherever they come from."""
+LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "pillow")
+
+
+def finished_result(
+    settings: StudySettings, registry: Registry, observer: Observer, *, command: str = ""
+) -> Result | None:
+    """The result of a study that was run to its end; None if it was not, or something has changed.
+
+    Args:
+        settings: The study.
+        registry: Where its plugins are found.
+        observer: Notified as in a run in which all candidates are trained already.
+        command: The command line that asked for it, for the journal.
+    """
+    folder = RunFolder(settings.folder())
+    record = read_finished(folder)
+    if record is None or settings.address is not None or record.depends_on != _dependencies(settings, registry):
+        return None
+    with folder.locked():
+        claim(folder, settings.identity())
+        log = RunLog(folder, None, make_observers(settings, registry, observer))
+        if log.journal.unreadable_lines() or not _is_unchanged(settings, folder, record):
+            return None
+        result = _stored(settings, folder, record, log)
+        log.record(RESUMED, pid=os.getpid(), command=command)
+        proposes = registry.get(SearchPlugin, settings.search).proposes
+        log.notify(Observer.started, folder.path, [] if proposes else [entry.candidate for entry in result.candidates])
+        log.notify(Observer.dispatching, folder.path, [], result.candidates[0].updates)
+        for note in record.notes:
+            log.note(note)
+        log.record(SELECTED, candidate=result.choice.candidate.id, selector=next(iter(result.selected)))
+        for name, choice in result.selected.items():
+            log.notify(Observer.selected, name, choice.candidate, choice.loss)
+        return result
+
+
+def remember(
+    settings: StudySettings,
+    registry: Registry,
+    folder: RunFolder,
+    result: Result,
+    image_size: int,
+    images: str,
+    notes: Sequence[str],
+) -> None:
+    """Write what a result depends on, unless the next run would try to do better: where a candidate failed.
+
+    Args:
+        settings: The study.
+        registry: Where its plugins were found.
+        folder: The run folder, which has the result.
+        result: The result.
+        image_size: The size at which images were loaded.
+        images: The fingerprint of the images.
+        notes: What the user is to be told the next time, too.
+    """
+    losses = [loss for entry in result.candidates for loss in (entry.losses or {}).values()]
+    failed = any(entry.status == "failed" for entry in result.candidates)
+    if failed or settings.address is not None or not all(map(math.isfinite, losses)):
+        folder.finished.unlink(missing_ok=True)
+        return
+    record = FinishedRecord(
+        depends_on=_dependencies(settings, registry),
+        image_size=image_size,
+        images=images,
+        checksums=dict(_checksums(folder, [(each.candidate.id, each.updates) for each in result.candidates])),
+        updates_spent=result.updates_spent,
+        notes=notes,
+    )
+    write_finished(folder, record)
+
+
+def _dependencies(settings: StudySettings, registry: Registry) -> str:
+    """A hash of all that a selection depends on, but for the images."""
+    plugins: dict[type[Plugin[Any]], Sequence[str]] = {
+        AugmentationPlugin: settings.augmentations,
+        DetectorEncoderPlugin: (settings.detector,),
+        SearchPlugin: (settings.search,),
+        SelectorPlugin: settings.selectors,
+    }
+    identity = settings.identity()
+    own = {field.name for field in fields(settings)} - identity.keys() - ONLY_EXECUTION
+    content = {
+        "identity": identity,
+        "settings": {name: getattr(settings, name) for name in sorted(own)} | {"selector": settings.selectors},
+        "plugins": [
+            [kind.kind, name, registry.identity(kind, name)] for kind, names in plugins.items() for name in names
+        ],
+        "libraries": [metadata.version(name) for name in LIBRARIES],
+        "code": _own_code(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _own_code() -> str:
+    """A hash of this package: who edits how candidates are judged must not be shown how they were judged before."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()} ".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _checksums(folder: RunFolder, candidates: Sequence[tuple[str, int | None]]) -> Iterator[tuple[str, str]]:
+    """The checksum of the selection, and that of the manifest of every folder that belongs to the result."""
+    yield folder.selection.name, checksum(folder.selection)
+    for path in (folder.data, folder.model, *(folder.candidate(*each) for each in candidates)):
+        yield path.relative_to(folder.path).as_posix(), checksum(path / MANIFEST)
+
+
+def _is_unchanged(settings: StudySettings, folder: RunFolder, record: FinishedRecord) -> bool:
+    """Whether the images and the stored files are those of the selection."""
+    sources = (settings.train, settings.test)
+    if not all(isinstance(source, (str, Path, list, tuple)) for source in sources):
+        return False  # tensors and datasets: their owner has imported torch anyway
+    found = [survey(image_files(source)) for source in sources]  # type: ignore[arg-type]
+    listing = list_images(
+        *found, size=record.image_size, holdout=settings.holdout, seed=settings.seed, skip_bad=settings.skip_bad
+    )
+    if listing.bad or listing.fingerprint != record.images:
+        return False
+    for name, expected in record.checksums.items():
+        path = folder.path / name
+        file = path / MANIFEST if path.is_dir() else path
+        if not file.is_file() or checksum(file) != expected or (path.is_dir() and verify(path) is not None):
+            return False
+    return True
+
+
+def _stored(settings: StudySettings, folder: RunFolder, record: FinishedRecord, log: RunLog) -> Result:
+    selection, seconds = read_selection(folder), log.journal.seconds()
+    with sound(folder.selection):
+        entries = [_entry(folder, entry, selection, seconds.get(entry["id"])) for entry in selection["candidates"]]
+        candidates = {entry.candidate.id: entry.candidate for entry in entries}
+        found = selection["findings"]
+        return Result(
+            run=folder.path,
+            selected={
+                name: Choice(candidates[made["id"]], made["loss"]) for name, made in selection["selected"].items()
+            },
+            candidates=entries,
+            updates_spent=record.updates_spent,
+            confidence=selection["confidence"],
+            findings=None if found is None else Findings(**found),
+            notes=log.notes,
+            warnings=selection["warnings"],
+            plugins=settings.plugins,
+            kept=[candidates[identifier] for identifier in selection["kept"]],
+        )
+
+
+def _entry(folder: RunFolder, entry: Any, selection: Any, seconds: float | None) -> CandidateResult:
+    stored = EvaluationFolder(folder.candidate(entry["id"], entry["updates"])).record()
+    judged = entry["status"] == FINISHED
+    return CandidateResult(
+        candidate=Candidate(**stored["candidate"]),
+        status=entry["status"],
+        reason=entry["reason"],
+        losses=selection["losses"][entry["id"]] if judged else None,
+        updates=entry["updates"],
+        seconds=seconds,
+        health=Health(**stored["health"]) if judged else None,
+    )
