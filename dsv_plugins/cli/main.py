@@ -27,7 +27,9 @@ def command() -> NoReturn:
             code = main()
             end_at_once(code)
             leave(code)
-    except KeyboardInterrupt:  # it came between the two: after the handlers were set, before `main` could catch anything
+    except (
+        KeyboardInterrupt
+    ):  # it came between the two: after the handlers were set, before `main` could catch anything
         leave(_interrupted("dsv"))
 
 
