@@ -31,7 +31,7 @@ _one_at_a_time = threading.RLock()
 
 def as_float(images: Tensor) -> Tensor:
     """The images in floating point from 0 to 1; images that are so already are returned as they are."""
-    return images if images.is_floating_point() else images.float() / 255
+    return images if images.is_floating_point() else images.float().div_(255)
 
 
 def resized(images: Tensor, side: int) -> Tensor:

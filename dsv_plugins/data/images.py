@@ -41,6 +41,8 @@ __all__ = [
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
 CHANNELS = 3
 SIXTEEN_TO_EIGHT_BITS = 257
+DRAFT = 2
+"""A JPEG is decoded at no less than so many times the size that is needed: the resizing still does the smoothing."""
 AHEAD = 32
 """Images that each thread may decode before they are needed."""
 
@@ -135,9 +137,7 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
     try:
         _require_file(path)
         with Image.open(path) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            resized = _as_rgb(upright).resize((size, size), Image.Resampling.BILINEAR)
+            resized = _as_rgb(_upright(image, size)).resize((size, size), Image.Resampling.BILINEAR)
     # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
     except Exception as error:
         raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error
@@ -172,12 +172,15 @@ def decode_all(
     workers = os.cpu_count() or 1
     waiting: deque[Future[_Attempt]] = deque()
     with collecting_warnings(), ThreadPoolExecutor(workers) as pool:
-        for path in paths:
-            waiting.append(pool.submit(attempt, path))
-            if len(waiting) == AHEAD * workers:
+        try:
+            for path in paths:
+                waiting.append(pool.submit(attempt, path))
+                if len(waiting) == AHEAD * workers:
+                    yield ended(waiting.popleft().result())
+            while waiting:
                 yield ended(waiting.popleft().result())
-        for future in waiting:
-            yield ended(future.result())
+        finally:  # nobody who presses Ctrl-C waits for images that nobody will see
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def write_pixels(
@@ -239,6 +242,20 @@ def _require_file(path: Path) -> None:
         raise OSError("it is a folder, a pipe, a socket or a device")
 
 
+def _upright(image: Image.Image, size: int) -> Image.Image:
+    """The decoded image as the camera was held.
+
+    A JPEG is decoded at a half, a quarter or an eighth if that is enough, which is far faster. It is resized before it
+    is turned: its decoded pixels may reach beyond the picture by a part of a pixel, and Pillow says how far.
+    """
+    drafted = image.draft(None, (DRAFT * size, DRAFT * size))
+    image.load()
+    if drafted is not None:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=drafted[1])
+    ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     """Eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
     if image.mode.startswith("I;16") or image.mode == "I":
@@ -246,6 +263,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((values.clip(0, 65535) // SIXTEEN_TO_EIGHT_BITS).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise ValueError("it has floating-point pixels, whose scale is unknown; save it with 8 or 16 bits")
+    if image.mode == "RGB":
+        return image  # `convert` would copy it
     return image.convert("RGBA").convert("RGB") if image.mode == "P" else image.convert("RGB")
 
 

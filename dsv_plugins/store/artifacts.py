@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from dsv_plugins.errors import InputError, StoreError, shown
-from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, finished_folder, read_json, write_json
+from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, finished_folder, json_text, read_json
 from dsv_plugins.store.trust import (
     RESTORE,
     check_seal,
@@ -145,7 +145,7 @@ def open_checked_images(folder: Path, name: str) -> Array:
 
 def write_image_index(folder: Path, index: ImageIndex) -> None:
     """Write `images.json`."""
-    write_json(folder / IMAGE_INDEX, asdict(index))
+    (folder / IMAGE_INDEX).write_text(json_text(asdict(index)))
 
 
 def has_image_index(folder: Path) -> bool:
@@ -218,7 +218,7 @@ class EvaluationFolder:
             "measures": dict(measures),
             "curve": [list(point) for point in curve],
         }
-        write_json(self.path / EVALUATION_RECORD, record)
+        (self.path / EVALUATION_RECORD).write_text(json_text(record))
         np.save(self.path / PREVIEW, preview)
         for name, values in ((HEATMAPS, heatmaps), (PROJECTION, projection)):
             if values is not None:
@@ -455,7 +455,7 @@ def save_model(run: RunFolder, record: ModelRecord, detectors: Sequence[Path], h
         for place, detector in enumerate(detectors):
             target = member_folder(folder, place) if record.members else folder
             shutil.copytree(detector, target, dirs_exist_ok=True)
-        write_json(folder / MODEL_RECORD, asdict(record))
+        (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
         if held_out is not None:
             np.save(folder / HELD_OUT, held_out)
 
@@ -475,7 +475,7 @@ def recalibrate_model(run: RunFolder, images: Path, held_out: Array) -> None:
     record = replace(load_model_record(run), calibrated_on=str(images.absolute()))
     with finished_folder(run.model) as folder:
         shutil.copytree(run.model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
-        write_json(folder / MODEL_RECORD, asdict(record))
+        (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
         np.save(folder / HELD_OUT, held_out)
 
 

@@ -117,9 +117,11 @@ def _judge_augmented(
     if not detector.has_frozen_part:
         embeddings = checked.encode_augmented(train, augmentation, generator=copies)
         return embeddings, torch.cat([checked.score(augmentation(batch, generator=scored)) for batch in batches])
-    rows = []
-    for batch in batches:  # the frozen part, which takes the most time, sees each copy once
+
+    def judged(batch: Tensor) -> tuple[Tensor, Tensor]:
         augmented = augmentation(batch, generator=copies)
-        detector.prepare(augmented)
-        rows.append((checked.encode(augmented), checked.score(augmented)))
+        detector.prepare(augmented)  # the frozen part, which takes the most time, sees each copy once
+        return checked.encode(augmented), checked.score(augmented)
+
+    rows = list(map(judged, batches))
     return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])

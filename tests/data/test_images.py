@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import threading
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_task, texture
-from PIL import Image
+from PIL import Image, ImageFile, ImageOps
 
 from dsv_plugins import InputError
 from dsv_plugins.data import images as reading
@@ -42,6 +43,61 @@ def test_lossless_formats_give_the_very_pixels(tmp_path, name, options):
 def test_jpeg_is_read(tmp_path):
     path = saved(tmp_path, "a.JPG", Image.fromarray(COLOUR), format="JPEG", quality=95, subsampling=0)
     assert np.abs(decode(path, 24).astype(int) - COLOUR.transpose(2, 0, 1)).mean() < 4
+
+
+def photograph(width: int, height: int) -> np.ndarray:
+    """Smooth colours with some noise, as cameras take them."""
+    generator = np.random.default_rng(0)
+    coarse = generator.integers(0, 255, (12, 12, 3), np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    return (smooth + generator.integers(-8, 9, smooth.shape)).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("width", "height"), [(512, 512), (803, 601), (263, 130), (127, 127)])
+def test_jpegs_are_decoded_smaller_and_look_like_the_whole(tmp_path, width, height, orientation):
+    """803 × 601 is no multiple of a fourth: what pads the last pixels must not move the picture."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path, "a.jpg", Image.fromarray(photograph(width, height)), quality=95, exif=exif)
+    with Image.open(path) as image:
+        whole = ImageOps.exif_transpose(image).resize((64, 64), Image.Resampling.BILINEAR)
+    difference = np.abs(decode(path, 64).astype(int) - np.asarray(whole).transpose(2, 0, 1))
+    assert difference.mean() < 1
+    assert difference.max() <= 8
+
+
+@pytest.mark.parametrize(("side", "decoded"), [(127, 127), (128, 128), (255, 255), (256, 128), (513, 129), (4096, 512)])
+def test_a_jpeg_is_decoded_at_twice_the_size_or_more(tmp_path, monkeypatch, side, decoded):
+    path = saved(tmp_path, "a.jpg", Image.new("RGB", (side, side)))
+    sizes = []
+    load = ImageFile.ImageFile.load
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: (load(image), sizes.append(image.size))[0])
+    decode(path, 64)
+    assert set(sizes) == {(decoded, decoded)}
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_jpegs_of_other_colours_are_decoded_smaller_too(tmp_path, mode):
+    image = Image.fromarray(photograph(512, 512)).convert(mode)
+    path = saved(tmp_path, "a.jpg", image, quality=95)
+    whole = image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR)
+    assert np.abs(decode(path, 64).astype(int) - np.asarray(whole).transpose(2, 0, 1)).mean() < 2
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("RGB", "png"), ("RGBA", "png"), ("L", "bmp"), ("P", "png"), ("RGB", "tif")]
+)
+def test_other_formats_are_resized_from_all_their_pixels(tmp_path, mode, suffix, orientation):
+    image = Image.fromarray(photograph(300, 200)).convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path, f"a.{suffix}", image, **({} if suffix == "bmp" else {"exif": exif}))
+    with Image.open(path) as opened:
+        upright = ImageOps.exif_transpose(opened).convert("RGBA").convert("RGB")
+    expected = np.asarray(upright.resize((64, 64), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert (decode(path, 64) == expected).all()
 
 
 def test_grey_becomes_three_equal_channels(tmp_path):
@@ -292,6 +348,23 @@ def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
     assert started == 1000
     limit = reading.AHEAD * (os.cpu_count() or 1)
     assert 1 < max(ahead) <= limit + 1
+
+
+def test_who_stops_does_not_wait_for_the_images_that_are_ahead(tmp_path, monkeypatch):
+    started, going = [], threading.Event()
+
+    def waiting(path, size):
+        started.append(path)
+        if len(started) > 1:
+            going.wait(30)
+        return np.zeros((3, size, size), np.uint8)
+
+    monkeypatch.setattr(reading, "decode", waiting)
+    decoded = reading.decode_all([tmp_path / f"{index}.png" for index in range(1000)], 8)
+    next(decoded)
+    threading.Timer(0.1, going.set).start()
+    decoded.close()
+    assert len(started) <= 1 + 2 * (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ from dsv_plugins import (
 )
 from dsv_plugins.hooks import specs
 from dsv_plugins.hooks.records import RECORDS, Plugin
-from dsv_plugins.hooks.registry import Failure, Provider
+from dsv_plugins.hooks.registry import DISABLE_VARIABLE, Failure, Provider, registry_of_process
+from dsv_plugins.hooks.sources import as_plugins
 
 pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
@@ -482,3 +483,50 @@ def test_every_kind_of_record_has_the_hook_of_its_name():
 def test_a_failure_reads_as_a_line():
     assert str(Failure(Provider("dsv-x", "1.0", "x"), "is broken")) == "dsv-x 1.0 (entry point 'x'): is broken"
     assert str(Failure(Provider("script"), "is broken")) == "script: is broken"
+
+
+# ---------------------------------------------------------------------------
+# The registry of a worker
+# ---------------------------------------------------------------------------
+
+FILE = """
+from dsv_plugins import AugmentationPlugin, hookimpl
+
+@hookimpl
+def augmentation():
+    return AugmentationPlugin({name!r}, lambda: lambda images, *, generator: images)
+"""
+
+
+def test_a_worker_does_not_build_its_registry_for_each_job(tmp_path, monkeypatch):
+    file = tmp_path / "plugin.py"
+    file.write_text(FILE.format(name="first"))
+    registry_of_process(as_plugins(file))  # after which the folder of the file is on the path
+    first = registry_of_process(as_plugins(file))
+    assert registry_of_process(as_plugins(file)) is first
+    assert "first" in [record.name for record in first.of_kind(AugmentationPlugin)]
+    file.write_text(FILE.format(name="second"))
+    second = registry_of_process(as_plugins(file))
+    assert "second" in [record.name for record in second.of_kind(AugmentationPlugin)]
+    monkeypatch.setenv(DISABLE_VARIABLE, "*")
+    assert registry_of_process(as_plugins(file)) is not second
+
+
+def test_a_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    before = registry_of_process(())
+    assert registry_of_process(()) is before
+    (tmp_path / "striped.py").write_text(FILE.format(name="installed"))
+    installed = tmp_path / "striped-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: striped\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[dsv_plugins]\nstriped = striped\n")
+    found = registry_of_process(()).of_kind(AugmentationPlugin)
+    assert "installed" in [record.name for record in found]
+
+
+def test_records_are_looked_at_for_each_job():
+    record = AugmentationPlugin("stripe", Stripe)
+    assert registry_of_process((record,)).get(AugmentationPlugin, "stripe") is record
+    changed = AugmentationPlugin("stripe", Stripe, space={"thickness": [2]})
+    assert registry_of_process((changed,)).get(AugmentationPlugin, "stripe") is changed

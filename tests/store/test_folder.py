@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsv_plugins import StoreError
+from dsv_plugins.store import folder as store
 from dsv_plugins.store.folder import RunFolder, finished_folder, read_json, write_json
 from dsv_plugins.store.trust import verify
 
@@ -27,6 +28,18 @@ def test_a_finished_folder_is_whole_and_verified(tmp_path):
         assert not (tmp_path / "a" / "target").exists()
     assert verify(tmp_path / "a" / "target") is None
     assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["target"]
+
+
+def test_all_of_a_folder_is_on_the_disk_before_it_appears(tmp_path, monkeypatch):
+    target, flushed = tmp_path / "target", []
+    monkeypatch.setattr(store, "_flush", lambda path: flushed.append((path, target.exists())))
+    with finished_folder(target) as folder:
+        fill(folder)
+    *before, last = flushed
+    names = {path.relative_to(folder).as_posix() for path, _ in before}
+    assert names == {".", "deep", "deep/file.txt", "other.bin", "manifest.json"}
+    assert not any(there for _, there in before)
+    assert last == (tmp_path, True)
 
 
 def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path):

@@ -31,6 +31,8 @@ Spread = float | Tensor | Sequence[float | Tensor]
 
 FADE_VARIANCE = 0.1
 """Of CutDiff's spot, in squared patch heights and widths."""
+PASTED_AT_ONCE = 8
+"""Images. What CutPaste computes for each pixel takes several times the memory of the image, and stays in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +43,10 @@ class Patches:
     lefts: Tensor
     heights: Tensor
     widths: Tensor
+
+    def some(self, places: slice) -> Patches:
+        """The patches of some of the images."""
+        return Patches(self.tops[places], self.lefts[places], self.heights[places], self.widths[places])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,6 +185,14 @@ def paste(images: Tensor, coloured: Tensor, source: Patches, destination: Patche
         destination: Where they are pasted, in the same sizes.
         degrees: By how much each is turned, anticlockwise.
     """
+    result = torch.empty_like(images)
+    for start in range(0, len(images), PASTED_AT_ONCE):
+        some = slice(start, start + PASTED_AT_ONCE)
+        result[some] = _pasted(images[some], coloured[some], source.some(some), destination.some(some), degrees[some])
+    return result
+
+
+def _pasted(images: Tensor, coloured: Tensor, source: Patches, destination: Patches, degrees: Tensor) -> Tensor:
     rows, columns = _grid(images)
     below = rows - _centres(destination.tops, destination.heights)
     right = columns - _centres(destination.lefts, destination.widths)

@@ -46,6 +46,7 @@ COPIES, COPIED, WEIGHTS, UPDATES = 5, 6, 7, 8
 ACCURACY_WINDOW = 50
 REPORT_EVERY = 10
 AUGMENT_BATCH = 64
+CHANGED_SHARES = "changed_shares"
 
 
 class CutPasteTimm(DetectorEncoder):
@@ -168,10 +169,11 @@ class CutPasteTimm(DetectorEncoder):
     def _augmented_copies(self, images: Tensor, augmentation: Augmentation) -> tuple[FrozenFeatures, Tensor]:
         """The frozen features of augmented copies, and the share of changed pixels at each of their places.
 
-        No more copies than the updates look at, of images drawn at random: a large train set takes no longer.
+        No more copies than the updates look at, of images drawn at random: a large train set takes no longer. Of those,
+        only what the updates look at.
         """
-        from dsv_plugins.builtin.detectors.backbone import PLACES
-        from dsv_plugins.builtin.detectors.local_head import changed_shares
+        from dsv_plugins.builtin.detectors.backbone import FINE_PLACES, PLACES, STAGE_INPUT
+        from dsv_plugins.builtin.detectors.local_head import MOST_IMAGES
 
         settings = self.settings
         count = min(settings.copies * len(images), settings.updates * settings.batch_size)
@@ -179,14 +181,27 @@ class CutPasteTimm(DetectorEncoder):
         drawing, augmenting = (torch.Generator().manual_seed(seed) for seed in seeds)
         rounds = math.ceil(count / len(images))
         order = torch.cat([torch.randperm(len(images), generator=drawing) for _ in range(rounds)])[:count]
-        parts: list[dict[str, Tensor]] = []
-        shares: list[Tensor] = []
-        for chosen in torch.split(order, AUGMENT_BATCH):
-            normal = as_float(images[chosen]).float()
-            augmented = augmentation(normal, generator=augmenting)
-            parts.append(self._network.features(augmented))
-            shares.append(changed_shares(normal, augmented, parts[-1][PLACES].shape[1:3]))
-        return {name: torch.cat([part.pop(name) for part in parts]) for name in list(parts[0])}, torch.cat(shares)
+        placed = min(count, MOST_IMAGES)
+        kept = {STAGE_INPUT: count, PLACES: placed, FINE_PLACES: placed, CHANGED_SHARES: placed}
+        copies: dict[str, Tensor] = {}
+        for start, chosen in zip(range(0, count, AUGMENT_BATCH), torch.split(order, AUGMENT_BATCH), strict=True):
+            found = self._augmented(images[chosen], augmentation, augmenting)
+            for name, most in kept.items():  # written in place, for the reason that `written` gives
+                rows = found[name][: max(0, most - start)]
+                if name not in copies:
+                    copies[name] = rows.new_empty((most, *rows.shape[1:]))
+                copies[name][start : start + len(rows)] = rows
+        return copies, copies.pop(CHANGED_SHARES)
+
+    def _augmented(self, images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> FrozenFeatures:
+        """The same of one copy of each image. The images in floating point are gone before the next ones come."""
+        from dsv_plugins.builtin.detectors.backbone import PLACES
+        from dsv_plugins.builtin.detectors.local_head import changed_shares
+
+        normal = as_float(images).float()
+        augmented = augmentation(normal, generator=generator)
+        features = self._network.features(augmented)
+        return {**features, CHANGED_SHARES: changed_shares(normal, augmented, features[PLACES].shape[1:3])}
 
     def _new_tail(self, features: FrozenFeatures) -> Tail:
         from dsv_plugins.builtin.detectors.tail import Tail

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dsv_plugins.builtin.detectors.backbone import FINE_PLACES, PLACES, FrozenFeatures
-from dsv_plugins.builtin.detectors.places import batches
+from dsv_plugins.builtin.detectors.places import joined, summed
 
-__all__ = ["ChangedPlaces", "LocalHead", "changed_shares", "local_features"]
+__all__ = ["LOCAL", "MOST_IMAGES", "ChangedPlaces", "LocalHead", "changed_shares", "local_features"]
 
+LOCAL = (PLACES, FINE_PLACES)
+"""What the local head sees of each place."""
 HIDDEN = 64
 DRAWN_PLACES = 2048
 """In one update: half of them changed by the augmentation, half not."""
@@ -55,10 +57,9 @@ class LocalHead(nn.Module):
     def standardise_by(self, train: FrozenFeatures) -> None:
         """Take mean and deviation of the features from the places of normal images."""
         count = train[PLACES].shape[:-1].numel()
-        sums = [local_features(batch).sum(dim=(0, 1, 2)) for batch in batches(train)]
-        self.mean.copy_(torch.stack(sums).sum(dim=0) / count)
-        squares = [(local_features(batch) - self.mean).square().sum(dim=(0, 1, 2)) for batch in batches(train)]
-        self.deviation.copy_((torch.stack(squares).sum(dim=0) / count).sqrt() + 1e-6)
+        self.mean.copy_(summed(lambda batch: local_features(batch).sum(dim=(0, 1, 2)), train, *LOCAL) / count)
+        squares = summed(lambda batch: (local_features(batch) - self.mean).square_().sum(dim=(0, 1, 2)), train, *LOCAL)
+        self.deviation.copy_((squares / count).sqrt() + 1e-6)
 
     def forward(self, features: Tensor) -> Tensor:
         """The logits of places, whatever the leading dimensions."""
@@ -68,7 +69,8 @@ class LocalHead(nn.Module):
     @torch.inference_mode()
     def measure_spread(self, train: FrozenFeatures) -> None:
         """Take the unit of the heatmap from the logits of normal images."""
-        self.spread.copy_(torch.cat([self(local_features(batch)).flatten() for batch in batches(train)]).std() + 1e-6)
+        logits = joined(lambda batch: self(local_features(batch)), train, *LOCAL)
+        self.spread.copy_(logits.flatten().std() + 1e-6)
 
     def heatmap(self, features: FrozenFeatures) -> Tensor:
         """The logits in units of their spread on normal images, at stride 8."""
@@ -78,12 +80,12 @@ class LocalHead(nn.Module):
 
 def local_features(features: FrozenFeatures) -> Tensor:
     """What the local head sees of each place: (images, height, width, features)."""
-    return torch.cat([features[PLACES], features[FINE_PLACES]], dim=-1)
+    return torch.cat([features[name] for name in LOCAL], dim=-1)
 
 
 def changed_shares(images: Tensor, copies: Tensor, places: torch.Size) -> Tensor:
     """The share of changed pixels at each place: (copies, height, width)."""
-    changed = (copies - images).abs().amax(dim=1, keepdim=True) > CHANGED_PIXEL
+    changed = (copies - images).abs_().amax(dim=1, keepdim=True) > CHANGED_PIXEL
     return functional.adaptive_avg_pool2d(changed.float(), (places[0], places[1])).squeeze(1)
 
 
@@ -129,7 +131,7 @@ class ChangedPlaces:
 
 def _flat(features: FrozenFeatures) -> list[Tensor]:
     """The places of the first images, a row each; views, so that features in a file stay there."""
-    return [features[name][:MOST_IMAGES].flatten(0, 2) for name in (PLACES, FINE_PLACES)]
+    return [features[name][:MOST_IMAGES].flatten(0, 2) for name in LOCAL]
 
 
 def _rows(places: list[Tensor], chosen: Tensor) -> Tensor:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.backbone import PLACES, FrozenFeatures
 
-__all__ = ["PlaceGaussian", "batches"]
+__all__ = ["PlaceGaussian", "joined", "summed", "written"]
 
 BATCH = 32
 SAMPLED_PLACES = 5_000
@@ -18,11 +19,39 @@ SPREAD_FLOOR = 0.5
 """Of the spread of all places, added to that of each: a place that never varied must not turn noise into an alarm."""
 
 
-def batches(features: FrozenFeatures) -> Iterator[dict[str, Tensor]]:
-    """The features of some images at a time, in single precision: memory does not grow with the images."""
-    count = len(next(iter(features.values())))
-    for start in range(0, count, BATCH):
-        yield {name: values[start : start + BATCH].float() for name, values in features.items()}
+def batches(features: FrozenFeatures, *names: str) -> Iterator[dict[str, Tensor]]:
+    """The named features of some images at a time, in single precision: memory does not grow with the images."""
+    for start in range(0, len(features[names[0]]), BATCH):
+        yield {name: features[name][start : start + BATCH].float() for name in names}
+
+
+def joined(function: Callable[[FrozenFeatures], Tensor], features: FrozenFeatures, *names: str) -> Tensor:
+    """What a function makes of the named features, a row for each image."""
+    found = (function(batch) for batch in batches(features, *names))
+    return written(found, len(features[names[0]]))
+
+
+def summed(function: Callable[[FrozenFeatures], Tensor], features: FrozenFeatures, *names: str) -> Tensor:
+    """The sum of what a function makes of some images at a time."""
+    found = (function(batch)[None] for batch in batches(features, *names))
+    return written(found, math.ceil(len(features[names[0]]) / BATCH)).sum(dim=0)
+
+
+def written(parts: Iterable[Tensor], rows: int) -> Tensor:
+    """The rows of all parts as one tensor, each part written there when it comes.
+
+    Small parts that wait to be joined would lie between large tensors that are freed. What is free between them is too
+    small for the next large one, so that the process grows with each part.
+    """
+    result: Tensor | None = None
+    start = 0
+    for part in parts:
+        if result is None:
+            result = part.new_empty((rows, *part.shape[1:]))
+        result[start : start + len(part)] = part
+        start += len(part)
+    assert result is not None
+    return result
 
 
 class PlaceGaussian(nn.Module):
@@ -48,21 +77,19 @@ class PlaceGaussian(nn.Module):
         from sklearn.covariance import ledoit_wolf
 
         count = len(train[PLACES])
-        sums = [batch[PLACES].sum(dim=0, dtype=torch.float64) for batch in batches(train)]
-        mean = torch.stack(sums).sum(dim=0) / count
+        mean = torch.zeros(train[PLACES].shape[1:], dtype=torch.float64)
+        for batch in batches(train, PLACES):
+            mean += batch[PLACES].sum(dim=0, dtype=torch.float64)
+        mean /= count
         places = mean[..., 0].numel()
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(count * places, generator=generator)[:SAMPLED_PLACES].sort().values
-        rows, start = [], 0
-        for batch in batches(train):
-            deviations = (batch[PLACES] - mean).flatten(0, 2)
-            inside = chosen[(chosen >= start) & (chosen < start + len(deviations))] - start
-            rows.append(deviations[inside])
-            start += len(deviations)
-        covariance, _ = ledoit_wolf(torch.cat(rows).numpy(), assume_centered=True)
+        sampled = train[PLACES].flatten(0, 2)[chosen].float()
+        deviations = sampled - mean.flatten(0, 1)[chosen % places]
+        covariance, _ = ledoit_wolf(deviations.numpy(), assume_centered=True)
         precision = torch.linalg.inv(torch.from_numpy(covariance))
         gaussian = cls({"mean": mean.float(), "whitening": torch.linalg.cholesky(precision).float()})
-        distances = torch.cat([gaussian._distances(batch) for batch in batches(train)])
+        distances = joined(gaussian._distances, train, PLACES)
         spread = distances.std(dim=0, correction=0) + SPREAD_FLOOR * distances.std() + 1e-6
         return cls({**gaussian.state_dict(), "centre": distances.mean(dim=0), "spread": spread})
 

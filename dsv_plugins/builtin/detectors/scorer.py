@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.backbone import FrozenFeatures
-from dsv_plugins.builtin.detectors.places import PlaceGaussian, batches
-from dsv_plugins.builtin.detectors.tail import Tail
+from dsv_plugins.builtin.detectors.local_head import LOCAL
+from dsv_plugins.builtin.detectors.places import PlaceGaussian, joined
+from dsv_plugins.builtin.detectors.tail import EMBEDDED, Tail
 from dsv_plugins.detectors.densities import DENSITY_CLASSES, Density, Gaussian
 
 __all__ = ["Scorer"]
@@ -61,12 +62,12 @@ class Scorer(nn.Module):
     @torch.no_grad()
     def score(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """One score for each image, higher for more anomalous."""
-        return torch.cat([self(tail, batch)[0] for batch in batches(features)])
+        return joined(lambda batch: self(tail, batch)[0], features, *EMBEDDED, *LOCAL)
 
     @torch.no_grad()
     def heatmap(self, tail: Tail, features: FrozenFeatures) -> Tensor:
         """How unusual each place is: what the local head makes of it, plus how rare its frozen features are there."""
-        return torch.cat([self._heatmaps(tail, batch) for batch in batches(features)])
+        return joined(lambda batch: self._heatmaps(tail, batch), features, *LOCAL)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], *, density: str) -> Scorer:

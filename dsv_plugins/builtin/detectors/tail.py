@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from dsv_plugins.builtin.detectors.backbone import POOLED, STAGE_INPUT, FrozenFeatures
 from dsv_plugins.builtin.detectors.local_head import ChangedPlaces, LocalHead, local_features
-from dsv_plugins.builtin.detectors.places import batches
+from dsv_plugins.builtin.detectors.places import joined
 from dsv_plugins.builtin.detectors.timm_settings import TimmSettings
 
-__all__ = ["Tail"]
+__all__ = ["EMBEDDED", "Tail"]
 
+EMBEDDED = (POOLED, STAGE_INPUT)
+"""What an image is embedded by."""
 WEIGHT_DECAY = 1e-4
 LOCAL_RATE = 3e-3
 WARM_UP = 0.1
@@ -106,12 +108,12 @@ class Tail(nn.Module):
     @torch.inference_mode()
     def embed(self, features: FrozenFeatures) -> Tensor:
         """The embeddings of any number of images."""
-        return torch.cat([self(batch) for batch in batches(features)])
+        return joined(self, features, *EMBEDDED)
 
     @torch.inference_mode()
     def standardise_by(self, train: FrozenFeatures) -> None:
         """Take mean and deviation of the embedding from normal images."""
-        rows = torch.cat([self._joined(batch) for batch in batches(train)])
+        rows = joined(self._joined, train, *EMBEDDED)
         self.mean.copy_(rows.mean(dim=0))
         self.deviation.copy_(rows.std(dim=0, correction=0) + LEAST_SHARE * rows.std(correction=0) + 1e-9)
 

@@ -207,6 +207,22 @@ def test_a_square_patch_turns_as_rot90_does(size, quarters):
     np.testing.assert_array_equal(result[0].numpy(), expected)
 
 
+def test_many_images_are_pasted_as_each_alone():
+    images, count = distinct_images(21, 3, 20, 23), 21
+    tops, lefts = torch.arange(count) % 9, torch.arange(count) % 11
+    sizes = 2 + torch.arange(count) % 5
+    degrees = torch.linspace(-90, 90, count)
+    source, destination = Patches(tops, lefts, sizes, sizes), Patches(8 - tops, 10 - lefts, sizes, sizes)
+    together = paste(images, images.flip(1), source, destination, degrees)
+    for index, image in enumerate(images):
+        alone = [
+            one_patch(*(int(values[index]) for values in (each.tops, each.lefts, each.heights, each.widths)))
+            for each in (source, destination)
+        ]
+        expected = paste(image[None], image[None].flip(1), *alone, degrees[index : index + 1])
+        assert together[index].equal(expected[0])
+
+
 def test_a_turned_patch_takes_its_outline_along_and_drops_what_leaves_the_image():
     images = distinct_images(1, 1, 20, 20)
     result = paste(images, images, one_patch(5, 6, 3, 9), one_patch(17, 2, 3, 9), torch.tensor([90.0]))
