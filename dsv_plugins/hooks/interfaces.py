@@ -229,7 +229,7 @@ class DetectorEncoder(ABC):
         """What the part that is never trained makes of images: tensors by name, a row for each image.
 
         A study computes them once for its train and test images, and hands them to `reuse_features` of each candidate.
-        They must depend on nothing but the images and the detector's settings.
+        It gives some images at a time: a row must depend on nothing but its image and the detector's settings.
         """
         raise NotImplementedError(f"{type(self).__name__} has a frozen part and no frozen_features")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,10 +263,24 @@ class EvaluationFolder:
         return _load_if_any(self.path, PROJECTION)
 
 
-def save_features(folder: Path, features: Mapping[str, Tensor]) -> None:
-    """Write frozen features, an array each."""
-    for name, values in features.items():
-        np.save(folder / f"{name}.npy", values.numpy())
+def save_features(folder: Path, parts: Iterable[Mapping[str, Tensor]], images: int) -> None:
+    """Write the frozen features of some images after the other, an array each: they may be larger than memory.
+
+    Args:
+        folder: Where they go.
+        parts: Features by name, a row for each image.
+        images: The images of all parts.
+    """
+    with contextlib.ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for part in parts:
+            for name, values in part.items():
+                rows = values.contiguous().numpy()
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
+                    header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False}
+                    np.lib.format.write_array_header_1_0(files[name], {**header, "shape": (images, *rows.shape[1:])})
+                files[name].write(rows.data)
 
 
 def load_features(folder: Path) -> dict[str, Tensor]:

@@ -41,6 +41,8 @@ SHARED_START = "shared start"
 FROZEN_PART = "frozen part"
 """Stand for the augmentation in an id and on displays; no plugin's name has a space."""
 IMAGE_SETS = ("train", "test", "holdout")
+FROZEN_BATCH = 64
+"""Images whose frozen features are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ def compute_frozen_features(job: Job) -> float:
     label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
     assert job.frozen is not None
     with blamed(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
-        save_features(folder, detector.frozen_features(getattr(job.dataset(), images)))
+        pixels: Tensor = getattr(job.dataset(), images)
+        parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
+        save_features(folder, parts, len(pixels))
     return time.monotonic() - started
 
 
