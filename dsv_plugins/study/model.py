@@ -15,7 +15,7 @@ from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.artifacts import (
+from dsv_plugins.store.chosen_model import (
     ModelRecord,
     load_held_out,
     load_model_record,

@@ -22,7 +22,8 @@ from dsv_plugins.hooks.records import DetectorEncoderPlugin, SearchPlugin, Selec
 from dsv_plugins.hooks.search import SearchProblem, rank
 from dsv_plugins.hooks.sources import names_of
 from dsv_plugins.hooks.spaces import of_detector
-from dsv_plugins.store.artifacts import EvaluationFolder, ModelRecord, claim, save_model, write_selection
+from dsv_plugins.store.artifacts import EvaluationFolder, claim, write_selection
+from dsv_plugins.store.chosen_model import ModelRecord, save_model
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.store.remote_copy import RemoteCopy
