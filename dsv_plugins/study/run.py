@@ -68,19 +68,12 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
         log.record(RESUMED if was_there else STARTED, pid=os.getpid(), command=command)
         dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
-        for file in bad:
-            log.note(f"left out: {file}")
         warning = shift_warning(dataset.train, dataset.test)
-        if warning is not None:
-            log.note(warning)
-        for name in settings.selectors if of_detector(settings.grid) else ():
-            if registry.get(SelectorPlugin, name).depends_on_scale:
-                log.note(
-                    f"{name!r} depends on the scale of the embeddings, so that it cannot compare detectors with "
-                    "different settings"
-                )
+        of_inputs = [*(f"left out: {file}" for file in bad), *filter(None, [warning]), *_scale_notes(plan)]
+        for note in of_inputs:
+            log.note(note)
         evaluations = _search(plan, dataset, schedule, folder, log)
-        passing = len(log.notes)  # those until here tell of this run only, but for the warning
+        passing = len(log.notes)  # those until here tell of this run only, but for those of its inputs
         verdicts = judge_pool(
             registry,
             settings.selectors,
@@ -111,11 +104,21 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             kept=[evaluation.candidate for evaluation in kept],
         )
         _keep(plan, folder, result, kept, scores, schedule, log)
-        lasting = [*filter(None, [warning]), *log.notes[passing:]]
+        lasting = [*of_inputs, *log.notes[passing:]]
         remember(settings, registry, folder, result, plan.image_size, dataset.fingerprint, lasting)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result
+
+
+def _scale_notes(plan: Plan) -> list[str]:
+    """Which selectors cannot compare the candidates, since their detectors have different settings."""
+    selectors = plan.settings.selectors if of_detector(plan.settings.grid) else ()
+    return [
+        f"{name!r} depends on the scale of the embeddings, so that it cannot compare detectors with different settings"
+        for name in selectors
+        if plan.registry.get(SelectorPlugin, name).depends_on_scale
+    ]
 
 
 def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder, log: RunLog) -> Sequence[Evaluation]:

@@ -148,8 +148,8 @@ def print_everywhere(job):
 
 
 def test_a_job_cannot_reach_the_standard_streams_of_the_driver(capfd):
-    for worker in workers_of_this_process():  # it has the streams of an earlier test
-        worker.kill()
+    for process in (*workers_of_this_process(), *forkers(psutil.Process().children())):
+        process.kill()  # it has the streams of an earlier test
     found = outcomes("processes", print_everywhere, [0, 1, 0], workers=1)
     assert isinstance(found[1].error, EOFError)
     assert found[2].value == 0

@@ -273,7 +273,7 @@ def test_pytest_front_end(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyP
     )
     result = pytester.runpytest_inprocess("-rxfE", "-p", "no:cacheprovider")
     # Of test_one, draws_for_each_image fails and keeps_shape passes unexpectedly; of test_both, two fail.
-    result.assert_outcomes(passed=19 - 3 + 19 - 2 + 12, xfailed=1, failed=2 + 2)
+    result.assert_outcomes(passed=19 - 3 + 19 - 2 + 13, xfailed=1, failed=2 + 2)
     result.stdout.fnmatch_lines(
         [
             "XFAIL *test_one?same-draws_from_the_generator? - *nothing to draw*",
