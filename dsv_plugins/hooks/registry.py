@@ -40,16 +40,7 @@ from dsv_plugins.hooks.records import (
 from dsv_plugins.hooks.sources import PLUGINS_VARIABLE, PluginFile, as_plugins, loaded, plugins_of_environment
 from dsv_plugins.hooks.versions import api_problem
 
-__all__ = [
-    "DISABLE_VARIABLE",
-    "ENTRY_POINT_GROUP",
-    "Failure",
-    "Provider",
-    "Registered",
-    "Registry",
-    "build_registry",
-    "registry_of_process",
-]
+__all__ = ["DISABLE_VARIABLE", "ENTRY_POINT_GROUP", "Failure", "Provider", "Registered", "Registry", "build_registry"]
 
 ENTRY_POINT_GROUP = "dsv_plugins"
 DISABLE_VARIABLE = "DSV_DISABLE_PLUGINS"
@@ -247,29 +238,6 @@ def build_registry(plugins: object = ()) -> Registry:
                 Failure(provider, f"imports {', '.join(sorted(new))} with its hooks; import it in the factory instead")
             )
     return Registry(found, failures, advice)
-
-
-def registry_of_process(plugins: tuple[object, ...]) -> Registry:
-    """The same for the jobs of a worker, which come one after the other with the same plugins: not built for each.
-
-    Only files and modules are known to be the same by their names; with others it is built anew.
-    """
-    named = all(isinstance(plugin, (str, PluginFile)) for plugin in plugins)
-    surroundings = (plugins_of_environment(), os.environ.get(DISABLE_VARIABLE), tuple(map(_changed, sys.path)))
-    return _registry_of_names(plugins, surroundings) if named else build_registry(plugins)
-
-
-def _changed(folder: str) -> tuple[str, int]:
-    """A folder and when something was last installed into it or removed."""
-    try:
-        return folder, os.stat(folder or os.curdir).st_mtime_ns
-    except OSError:
-        return folder, 0
-
-
-@functools.lru_cache(maxsize=1)
-def _registry_of_names(plugins: tuple[object, ...], surroundings: object) -> Registry:
-    return build_registry(plugins)
 
 
 def _heavy_imports() -> set[str]:

@@ -16,7 +16,7 @@ from dsv_plugins.errors import too_late
 from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.interfaces import Progress
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import registry_of_process
+from dsv_plugins.hooks.worker_registry import registry_of_process
 from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.store.folder import RunFolder, finished_folder
 from dsv_plugins.store.progress import TrainingProgress, write_progress

@@ -28,8 +28,9 @@ from dsv_plugins import (
 )
 from dsv_plugins.hooks import specs
 from dsv_plugins.hooks.records import RECORDS, Plugin
-from dsv_plugins.hooks.registry import DISABLE_VARIABLE, Failure, Provider, registry_of_process
+from dsv_plugins.hooks.registry import DISABLE_VARIABLE, Failure, Provider
 from dsv_plugins.hooks.sources import as_plugins
+from dsv_plugins.hooks.worker_registry import registry_of_process
 
 pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
