@@ -83,7 +83,7 @@ class Schedule:
         begins_shared = resumes_from is None and self._plan.shared_updates > 0
         starts = self._shared_starts(missing) if begins_shared else {}
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
-        frozen = self._frozen_features(missing) if self._plan.has_frozen_part else {}
+        frozen = self._frozen_features(missing) if missing and self._plan.has_frozen_part else {}
         timeout = self._plan.settings.timeout
         jobs = [
             self._job(
