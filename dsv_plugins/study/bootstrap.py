@@ -66,12 +66,22 @@ def win_shares(
 def _losses_of_resamples(
     selector: Selector, evaluations: Sequence[Evaluation], draws: Sequence[Mapping[str, Tensor]], test_rows: Tensor
 ) -> Iterator[list[float]]:
-    if isinstance(selector, ResamplingSelector):
+    if isinstance(selector, ResamplingSelector) and _resamples_as_it_judges(selector):
         yield from selector.resampled_losses(evaluations, test_rows).tolist()
         return
     for drawn, rows in zip(draws, test_rows, strict=True):
         resample = [on_rows(evaluation, {**drawn, "test": rows}) for evaluation in evaluations]
         yield [float(loss) for loss in selector.losses(resample)]
+
+
+def _resamples_as_it_judges(selector: ResamplingSelector) -> bool:
+    """Whether both methods belong together: who derives a selector may override `losses`, and inherit the other."""
+
+    def place(method: str) -> int:
+        bases = type(selector).__mro__
+        return next((index for index, base in enumerate(bases) if method in vars(base)), len(bases))
+
+    return place("resampled_losses") <= place("losses")
 
 
 def _some_rows(size: int, generator: torch.Generator) -> Tensor:

@@ -33,6 +33,15 @@ def test_a_candidate_that_is_far_better_always_wins(dsv):
     assert shares == [0, 1]
 
 
+def test_a_derived_selector_that_judges_in_another_way_is_resampled_by_its_own_losses(dsv):
+    class Opposite(type(dsv)):
+        def losses(self, evaluations):
+            return [-loss for loss in super().losses(evaluations)]
+
+    shares = win_shares(Opposite(), [evaluation(0, points(40, 1)), evaluation(1, points(1.5, 1))], seed=0)
+    assert shares == [1, 0]
+
+
 def test_a_toss_up_is_told_as_one_and_the_shares_sum_to_one(dsv):
     shares = win_shares(dsv, [evaluation(place, points(1.5, place + 1)) for place in range(2)], seed=0)
     assert sum(shares) == pytest.approx(1)
