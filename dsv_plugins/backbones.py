@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from safetensors.torch import save_file
 from timm.models import register_model
 from timm.models.efficientnet import tf_efficientnet_lite0
-from torch import nn
+from torch import Tensor, nn
 
 from dsv_plugins.errors import InputError
 
@@ -43,11 +44,19 @@ DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 def dsv_efficientnet_lite0(pretrained: bool = False, **settings: Any) -> nn.Module:
     """EfficientNet-Lite0, with ImageNet weights from an installed package."""
     overlay = {**(settings.pop("pretrained_cfg_overlay", None) or {}), "mean": (0.5,) * 3, "std": (0.5,) * 3}
-    if pretrained:
+    if pretrained and "file" not in overlay:
         overlay["file"] = str(weights_file())
     settings.pop("pretrained_cfg", None)
-    model: nn.Module = tf_efficientnet_lite0(pretrained=pretrained, pretrained_cfg_overlay=overlay, **settings)
+    model: nn.Module = tf_efficientnet_lite0(
+        pretrained=pretrained, pretrained_cfg_overlay=overlay, pretrained_filter_fn=_of_model, **settings
+    )
     return model
+
+
+def _of_model(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The weights that a model has: one that only makes features has no classifier, and timm would complain."""
+    own = model.state_dict()
+    return {name: value for name, value in tensors.items() if name in own}
 
 
 def weights_file() -> Path:

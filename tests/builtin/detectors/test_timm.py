@@ -13,7 +13,7 @@ import timm
 import torch
 from conftest import texture
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KernelDensity
@@ -76,6 +76,22 @@ def test_the_cache_is_made_once_and_needs_no_pickle(tmp_path: Path, monkeypatch:
     assert [each.name for each in file.parent.iterdir()] == [file.name]
     written = file.stat().st_mtime_ns
     assert dsv_plugins.backbones.weights_file().stat().st_mtime_ns == written
+
+
+def test_a_network_of_features_alone_loads_without_complaints(caplog: pytest.LogCaptureFixture):
+    whole = timm.create_model("dsv_efficientnet_lite0", pretrained=True).eval()
+    stages = timm.create_model("dsv_efficientnet_lite0", pretrained=True, features_only=True).eval()
+    assert not caplog.records
+    pixels = images(2) / 255
+    torch.testing.assert_close(stages(pixels)[-1], whole.forward_intermediates(pixels, intermediates_only=True)[-1])
+
+
+def test_weights_from_a_file_take_the_place_of_the_packaged_ones(tmp_path: Path):
+    doubled = {name: value * 2 for name, value in load_file(dsv_plugins.backbones.weights_file()).items()}
+    save_file(doubled, tmp_path / "own.safetensors")
+    overlay = {"file": str(tmp_path / "own.safetensors")}
+    model = timm.create_model("dsv_efficientnet_lite0", pretrained=True, pretrained_cfg_overlay=overlay)
+    assert torch.equal(model.classifier.weight, doubled["classifier.weight"])
 
 
 def test_another_file_in_the_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
