@@ -1,6 +1,6 @@
 """Label-free selection of augmentation hyperparameters for self-supervised anomaly detectors.
 
-The names below are the public ones. Those that need torch are imported when first used: listing plugins stays quick.
+The names below are the public ones. Those that take long to import are imported when first used.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
     from dsv_plugins.detectors.lightning_detector import LightningDetector
+    from dsv_plugins.display import Display
     from dsv_plugins.study.model import Model, Prediction, load
     from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
@@ -53,6 +54,7 @@ __all__ = [
     "DSVError",
     "DetectorEncoder",
     "DetectorEncoderPlugin",
+    "Display",
     "EmbeddingError",
     "Embeddings",
     "Evaluation",
@@ -98,6 +100,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "Display": "dsv_plugins.display",
     "LightningDetector": "dsv_plugins.detectors.lightning_detector",
     "Model": "dsv_plugins.study.model",
     "Prediction": "dsv_plugins.study.model",

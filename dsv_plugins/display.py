@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +16,24 @@ from dsv_plugins.types import Candidate
 
 __all__ = ["Display"]
 
+SILENCE = 30.0
+"""Seconds without a line after which one tells how far a training is, if there is no terminal for a bar."""
+
 
 class Display(Observer):
-    """Shows decoding, each training that is under way and the whole. Use as a context manager around the study."""
+    """Shows decoding, each training that is under way and the whole.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    ```python
+    with Display() as display:
+        result = select("parts/train/good", "parts/test", observer=display)
+    ```
+
+    Args:
+        console: Where to show it; the standard error if None.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console = console or Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -36,6 +49,7 @@ class Display(Observer):
         self._parts: dict[str, float] = {}
         self._whole: TaskID | None = None
         self._done = 0
+        self._said = time.monotonic()
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -76,6 +90,8 @@ class Display(Observer):
         self._progress.update(self._training[candidate.id], completed=update, detail=detail)
         self._parts[candidate.id] = update / planned
         self._show_whole()
+        if not self._console.is_terminal and time.monotonic() - self._said >= SILENCE:
+            self._say(f"{candidate}: {detail}, {self._done} of {self._planned()} done")
 
     def finished(self, candidate: Candidate, seconds: float) -> None:
         """Take a candidate off the display."""
@@ -103,6 +119,7 @@ class Display(Observer):
         self._show_whole()
 
     def _say(self, line: str) -> None:
+        self._said = time.monotonic()
         self._console.print(escape(line), soft_wrap=True, highlight=False)
 
     def _show_whole(self) -> None:
