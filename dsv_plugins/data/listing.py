@@ -102,7 +102,8 @@ def stop_at(bad: Sequence[BadFile]) -> str:
     also = f", {bad[1].path} {bad[1].reason}" if len(bad) > 1 else ""
     more = f", and {len(bad) - 2} more" if len(bad) > 2 else ""
     them = "it" if len(bad) == 1 else "them"
-    return f"{bad[0].path} {bad[0].reason}{also}{more}; remove {them}, or leave such files out with --skip-bad"
+    advice = f"remove {them}, or leave such files out with --skip-bad (skip_bad=True)"
+    return f"{bad[0].path} {bad[0].reason}{also}{more}; {advice}"
 
 
 def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> tuple[list[ImageFile], list[BadFile]]:

@@ -31,6 +31,7 @@ from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.fingerprint import fingerprint
 from dsv_plugins.hooks.records import (
     RECORDS,
+    SIMILAR,
     Plugin,
     factory_problems,
     product_problem,
@@ -47,8 +48,6 @@ DISABLE_VARIABLE = "DSV_DISABLE_PLUGINS"
 TRACE_VARIABLE = "DSV_TRACE_PLUGINS"
 """If it is set, every call of a hook is printed to the standard error, with its provider and its time."""
 DISTRIBUTION = "dsv-plugins"
-SIMILAR = 0.65
-"""How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 HEAVY = ("torch", "torchvision", "lightning", "anomalib", "timm", "ray", "tensorflow")
 """Libraries that take seconds to import."""
 

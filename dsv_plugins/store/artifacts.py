@@ -75,7 +75,8 @@ def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
     for name, value in read_study(run)["identity"].items():
         if identity.get(name) != value:
             raise InputError(
-                f"{run.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; give another --out"
+                f"{run.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; give another --out "
+                "(out=FOLDER)"
             )
     return True
 

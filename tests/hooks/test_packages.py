@@ -146,7 +146,7 @@ PACKAGES = [
         "dsv-wrong-parameter",
         "1.10",
         augmentation("return AugmentationPlugin('wrong', Stripe, space={'thicknes': [1]})"),
-        "augmentation 'wrong': the factory does not take 'thicknes'; it takes 'thickness'",
+        "augmentation 'wrong': the factory does not take 'thicknes' (did you mean 'thickness'?); it takes 'thickness'",
     ),
     Package(
         "dsv-asks",

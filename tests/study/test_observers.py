@@ -156,7 +156,7 @@ def test_an_observer_gets_its_settings_by_its_name(task, tmp_path):
     assert (tmp_path / "run/greeting.txt").read_text() == "hello"
     with pytest.raises(InputError, match="observer_params has settings for 'greetings', .* observers: greeting"):
         run(task, tmp_path / "other", observers=record, observer_params={"greetings": {"word": "hello"}})
-    with pytest.raises(PluginSettingsError, match="does not take 'words'; it takes 'word'"):
+    with pytest.raises(PluginSettingsError, match=r"does not take 'words' \(did you mean 'word'\?\); it takes 'word'"):
         run(task, tmp_path / "other", observers=record, observer_params={"greeting": {"words": "hello"}})
     with pytest.raises(InputError, match="observer_params of 'greeting' is 'hello'; give its settings by their names"):
         run(task, tmp_path / "other", observers=record, observer_params={"greeting": "hello"})
