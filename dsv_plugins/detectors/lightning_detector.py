@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from dsv_plugins.detectors.densities import Gaussian
 from dsv_plugins.detectors.lightning_loop import Batches, train
-from dsv_plugins.detectors.saved_files import TENSORS_FILE, by_prefix, check_images, readable
-from dsv_plugins.errors import InputError, TrainingError
+from dsv_plugins.detectors.saved_files import TENSORS_FILE, by_prefix, check_images, fitted, readable
+from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Progress
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import best_device, global_randomness, resized
@@ -129,15 +129,11 @@ class LightningDetector(DetectorEncoder):
 
     @property
     def _trained(self) -> pl.LightningModule:
-        if self._module is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._module
+        return fitted(self._module)
 
     @property
     def _fitted_density(self) -> Gaussian:
-        if self._density is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._density
+        return fitted(self._density)
 
 
 class _Pairs(Dataset[tuple[Tensor, Tensor]]):

@@ -1,4 +1,4 @@
-"""The files of a saved detector, and errors that name them."""
+"""The files of a saved detector, what a detector needs before it is used, and errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from torch import Tensor
 
 from dsv_plugins.errors import InputError, describe_error
 
-__all__ = ["PROGRESS_FILE", "TENSORS_FILE", "by_prefix", "check_images", "read_progress", "readable"]
+__all__ = ["PROGRESS_FILE", "TENSORS_FILE", "by_prefix", "check_images", "fitted", "read_progress", "readable"]
 
 TENSORS_FILE, PROGRESS_FILE = "detector.safetensors", "detector.json"
+
+Part = TypeVar("Part")
 
 
 @contextlib.contextmanager
@@ -50,6 +52,17 @@ def by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         prefix, _, rest = name.partition(".")
         parts.setdefault(prefix, {})[rest] = value
     return parts
+
+
+def fitted(part: Part | None) -> Part:
+    """A part of a detector that only a training makes, or a file.
+
+    Raises:
+        InputError: It is not there yet.
+    """
+    if part is None:
+        raise InputError("this detector is not trained yet; call fit or load first")
+    return part
 
 
 def check_images(images: Tensor) -> None:

@@ -27,6 +27,7 @@ from dsv_plugins.detectors.saved_files import (
     TENSORS_FILE,
     by_prefix,
     check_images,
+    fitted,
     read_progress,
     readable,
 )
@@ -83,7 +84,7 @@ class CutPasteResNet18(DetectorEncoder):
         check_images(images)
         module = self._module or self._started(images, seed, progress)
         if module.seed != seed:
-            raise InputError(f"this training began with seed {module.seed} and cannot go on with seed {seed}")
+            raise InputError(f"this training began with seed {module.seed} and cannot resume with seed {seed}")
         target = min(self.settings.updates, self.settings.updates if updates is None else updates)
         self._density = None
         if module.completed_updates < target:
@@ -198,16 +199,12 @@ class CutPasteResNet18(DetectorEncoder):
 
     @property
     def _trained(self) -> CutPasteModule:
-        if self._module is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._module
+        return fitted(self._module)
 
     @property
     def density(self) -> Density:
         """The model of the normal embeddings."""
-        if self._density is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._density
+        return fitted(self._density)
 
 
 class _Scored(nn.Module):

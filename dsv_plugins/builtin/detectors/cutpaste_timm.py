@@ -28,6 +28,7 @@ from dsv_plugins.detectors.saved_files import (
     TENSORS_FILE,
     by_prefix,
     check_images,
+    fitted,
     read_progress,
     readable,
 )
@@ -235,9 +236,7 @@ class CutPasteTimm(DetectorEncoder):
 
     @property
     def _fitted(self) -> tuple[Tail, Scorer]:
-        if self._tail is None or self._scorer is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._tail, self._scorer
+        return fitted(self._tail), fitted(self._scorer)
 
     # ------------------------------------------------------------------
     # Files

@@ -108,5 +108,5 @@ def test_an_untrained_detector_says_so(tmp_path):
 
 def test_training_cannot_go_on_with_another_seed():
     found = trained(until=2)
-    with pytest.raises(InputError, match="began with seed 0 and cannot go on with seed 1"):
+    with pytest.raises(InputError, match="began with seed 0 and cannot resume with seed 1"):
         found.fit(textures(), cutpaste(), seed=1)
