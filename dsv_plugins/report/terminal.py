@@ -56,7 +56,7 @@ def render_candidates(run: RunRecord) -> str:
     console = Console(file=text, width=width, no_color=True)
     console.print(candidates_table(run, width=width))
     if legend := concentration_legend(run):
-        console.print(legend)
+        console.print(legend, soft_wrap=True)
     return text.getvalue()
 
 
@@ -81,7 +81,8 @@ def concentration_legend(run: RunRecord) -> str:
     """What `!` means in the table; empty if no candidate has it."""
     finished = [entry.health for entry in run.candidates if entry.status == "finished"]
     marked = any(health is not None and not health.concentrated for health in finished)
-    return "! conc. (concentration): the normal images are not as close together as DSV presumes" if marked else ""
+    meaning = "the normal images are not as close together as DSV presumes; it matters to dsv and discordance only"
+    return f"! conc. (concentration): {meaning}" if marked else ""
 
 
 def _loss(entry: CandidateRecord, selector: str, run: RunRecord) -> Text:
