@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from conftest import augmentation, images
+from PIL import Image
+from scipy import ndimage
 from torchvision.transforms.v2 import Normalize
 
 from dsv_anomalib import hooks
@@ -40,6 +43,32 @@ def test_a_blend_factor_from_a_config_does_not_silently_become_one_half():
     assert not torch.allclose(whole, half)
     with pytest.raises(InputError, match="blend_factor is .*give a number, or the two ends of a range"):
         augmented("anomalib-perlin", blend_factor=[0.9, 0.1])
+
+
+def changed_places(textures=None, **params):
+    pixels = torch.full((16, 3, 64, 64), 0.5)
+    perlin = augmentation("anomalib-perlin", blend_factor=1.0, textures=textures, **params)
+    changed = perlin(pixels, generator=torch.Generator().manual_seed(0))
+    return ((changed - pixels).abs().amax(dim=1) > 0.02).numpy()
+
+
+@pytest.mark.parametrize("with_textures", [False, True])
+def test_a_larger_scale_makes_more_and_smaller_anomalies(with_textures, tmp_path):
+    if with_textures:
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 80, 3), dtype=np.uint8)).save(tmp_path / "a.png")
+    counts, areas = [], []
+    for scale in (2, 8, 32):
+        places = changed_places(str(tmp_path) if with_textures else None, scale=scale)
+        assert places.any(axis=(1, 2)).all()
+        counts.append(sum(ndimage.label(image)[1] for image in places))
+        areas.append(places.sum() / counts[-1])
+    assert counts[0] * 2 < counts[1] < counts[2] / 2
+    assert areas[0] / 2 > areas[1] > areas[2] * 2
+
+
+def test_a_scale_that_noise_cannot_have_is_refused():
+    with pytest.raises(InputError, match="scale is 3; give one of 1, 2, 4, 8, 16, 32"):
+        augmented("anomalib-perlin", scale=3)
 
 
 def test_textures_must_be_a_folder():

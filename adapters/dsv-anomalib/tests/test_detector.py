@@ -182,7 +182,7 @@ def test_dsr_learns_from_anomalies_in_its_quantised_features(monkeypatch, tmp_pa
         ("foundad", {}, r"the weights of vit_base_patch14_dinov2.lvd142m .*HF_HOME"),
         ("supersimplenet", {}, r"the weights of wide_resnet50_2.tv_in1k .*, or give .*dsv_efficientnet_lite0"),
         ("supersimplenet", {"backbone": "resnet18"}, r"the weights of resnet18 .*dsv_efficientnet_lite0"),
-        ("glass", {}, r"the weights of wide_resnet50_2 .*dsv_efficientnet_lite0"),
+        ("glass", {}, r"give detector_params=\{'model_params': \{'backbone': 'dsv_efficientnet_lite0'\}\}"),
         (
             "generalad",
             {},
@@ -269,6 +269,8 @@ def test_wrong_settings_show_before_a_training():
         detector("draem", model_params={"depth": 3})
     with pytest.raises(PluginSettingsError, match="pooling is 'median'; give one of mean, max, topk"):
         detector("draem", pooling="median")
+    with pytest.raises(PluginSettingsError, match="image_size is 64; supersimplenet needs 128 at least"):
+        detector("supersimplenet", image_size=64, model_params={"backbone": OUR_BACKBONE})
 
 
 def test_pooling_of_patches():

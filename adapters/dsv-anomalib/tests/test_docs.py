@@ -51,7 +51,8 @@ def test_the_configs_of_the_page_end_in_an_exported_model(parts, capsys):
     Path("small.yaml").write_text(json.dumps({"model": {"class_path": "anomalib.models.Draem", "init_args": NARROW}}))
     arguments += ["--config", "small.yaml", "--image_size", "32", "--executor", "serial"]
     assert main(arguments) == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert "anomalib-perlin(blend_factor=0.8) done in" in progress
     assert "cosine chooses anomalib-perlin(blend_factor=" in printed
     exported = Path(re.search(r"exported: (\S+)", printed)[1])
     assert exported.is_file()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
+import warnings
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -19,6 +21,7 @@ from anomalib.models.components import AnomalibModule
 from anomalib.models.image.general_ad import GeneralAD
 from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, augmentation, folder, images, make_task
 from lightning.pytorch import Trainer
+from scipy.stats import zmap
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KernelDensity
 from torch import nn
@@ -92,6 +95,26 @@ def test_any_argument_of_a_model_can_be_selected(task, tmp_path):
     assert next(found.model.model.reconstructive_subnetwork.parameters()).shape[0] == chosen
     pixels = torch.rand(2, 3, SIDE, SIDE)
     torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels))
+
+
+def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
+    found = dsv_anomalib.select(
+        "draem",
+        folder(task),
+        space={"blend_factor": [0.2, 1.0]},
+        detector_params=TINY_DRAEM,
+        keep="ensemble",
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    pixels = images(3, size=SIDE).float() / 255
+    members = [(found.load_detector(each), found.evaluation(each).scores.train) for each in found.kept]
+    expected = np.mean([zmap(member.score(pixels), train) for member, train in members], axis=0)
+    with torch.no_grad():
+        predicted = found.model.model(pixels)
+    np.testing.assert_allclose(predicted.pred_score, expected, atol=1e-3)
+    maps = torch.stack([member.module.model(pixels).anomaly_map.detach() for member, _ in members]).mean(dim=0)
+    torch.testing.assert_close(predicted.anomaly_map, maps, rtol=1e-4, atol=1e-5)
 
 
 def test_an_argument_that_a_model_does_not_have_is_refused_before_any_training(task, tmp_path):
@@ -421,7 +444,10 @@ def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tm
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        ("dream", {}, r"nothing is known of the model dream \(did you mean draem\?\); known are cutpaste, draem"),
+        ("dream", {}, r"nothing is known of the model dream \(did you mean draem\?\); known are cutpaste-.*, draem"),
+        ("cutpast-timm", {}, r"\(did you mean cutpaste-timm\?\)"),
+        ("draem", {"selecter": "dsv"}, r"select takes no selecter \(did you mean selector\?\)"),
+        ("draem", {"model_params": NARROW}, r"arguments of the model are detector_params=\{'model_params': …\}"),
         ("draem", {"engine_args": {"max_epochs": 1}}, "engine_args has max_epochs, which the study sets itself"),
         ("cutpaste", {"engine_args": {"accelerator": "cpu"}}, "cutpaste is trained without it"),
     ],
@@ -430,6 +456,23 @@ def test_wrong_calls_are_one_line(task, tmp_path, model, settings, message):
     with pytest.raises(InputError, match=message):
         dsv_anomalib.select(model, folder(task), out=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_good_images_that_nobody_would_use_are_told(task, tmp_path):
+    settings = {
+        "unlabelled": task / "test",
+        "space": {"patch_size": [0.2]},
+        "detector_params": TINY_CUTPASTE,
+        "executor": "serial",
+    }
+    places = {"normal_dir": "train/good", "val_split_mode": "none", "num_workers": 0}
+    whole = Folder(name="parts", root=task, test_split_mode="none", **places)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = dsv_anomalib.select("cutpaste", whole, out=tmp_path / "whole", **settings)
+    assert len(found.evaluation(found.choice.candidate).embeddings.train) == 8
+    with pytest.warns(UserWarning, match='parts sets 1 of the good images aside.*test_split_mode="none"'):
+        dsv_anomalib.select("cutpaste", Folder(name="parts", root=task, **places), out=tmp_path / "part", **settings)
 
 
 def test_a_path_is_no_datamodule(task):

@@ -9,7 +9,9 @@ import torch
 from anomalib.deploy import ExportType
 from anomalib.engine import Engine
 from conftest import QUIET, SIDE, folder, images, make_task
+from PIL import Image
 from scipy.stats import zmap
+from torchvision.transforms.v2.functional import pil_to_tensor, resize, to_pil_image
 
 import dsv_anomalib
 import dsv_plugins
@@ -60,6 +62,22 @@ def test_a_finished_selection_is_loaded_with_its_decisions(selected):
     with torch.no_grad():
         maps = loaded.model(images(8, defect=True, size=64).float() / 255).anomaly_map
     assert torch.equal(predicted.pred_mask.squeeze(1).bool(), (maps > record.heat_threshold).squeeze(1))
+
+
+def test_images_that_the_engine_resizes_score_as_files_do(selected):
+    larger = images(6, size=150)
+    files = [to_pil_image(image).resize((64, 64), Image.Resampling.BILINEAR) for image in larger]
+    expected = dsv_plugins.load(selected.run).predict(torch.stack([pil_to_tensor(file) for file in files])).scores
+    module = selected.model
+    with torch.no_grad():
+        found = module.model(module.pre_processor.transform(larger.float() / 255)).pred_score
+    # One pixel in five hundred differs by a level. Resized in floating point, scores differ by up to 4 %.
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=0)
+    # Somebody who resizes in floating point, before an exported model, gets nearly the same.
+    floating = resize(larger.float() / 255, [64, 64], antialias=True)
+    with torch.no_grad():
+        rounded, exact = (module.model(pixels).pred_score for pixels in (floating, (floating * 255).round() / 255))
+    assert torch.equal(rounded, exact)
 
 
 def test_the_threshold_of_places_comes_from_images_without_an_alarm(selected):

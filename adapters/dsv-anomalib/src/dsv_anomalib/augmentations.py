@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from anomalib.data.utils.generators.perlin import PerlinAnomalyGenerator
+from anomalib.data.utils.generators.perlin import PerlinAnomalyGenerator, generate_perlin_noise
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.transforms.v2 import Normalize
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 from dsv_plugins import Augmentation, AugmentationPlugin, InputError, build_registry, from_transform
 from dsv_plugins.transforms import global_randomness
@@ -22,6 +24,8 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 LEAST_SIDE = 32
 """Perlin noise of anomalib fails at random for smaller images."""
+SCALES = (1, 2, 4, 8, 16, 32)
+"""Of Perlin noise: from these anomalib draws for each image."""
 CHANGED = 0.5 / 255
 """Half a step of eight-bit images: what differs by more was changed."""
 DEFAULT_PATCH_SIZE = 0.08
@@ -51,20 +55,52 @@ class FeatureSynthesis:
         return images
 
 
-def perlin(blend_factor: float | Sequence[float], rotation: float, textures: str | None) -> Augmentation:
+def perlin(
+    blend_factor: float | Sequence[float], rotation: float, textures: str | None, scale: int | None
+) -> Augmentation:
     """Perlin noise as Draem blends it in, in every image."""
     if textures is not None and not Path(textures).is_dir():
         raise InputError(f"textures is {textures!r}, which is no folder; give a folder of images, such as DTD's")
+    if scale is not None and scale not in SCALES:
+        raise InputError(f"scale is {scale!r}; give one of {', '.join(map(str, SCALES))}, or none to draw from these")
+    settings: dict[str, Any] = {
+        "anomaly_source_path": textures,
+        "probability": 1.0,
+        "blend_factor": _number_or_range("blend_factor", blend_factor),
+        "rotation_range": (-rotation, rotation),
+    }
     # It draws a threshold when it is made, which would differ between two objects with the same settings.
     with global_randomness() as seed_all:
         seed_all(0)
-        generator = PerlinAnomalyGenerator(
-            anomaly_source_path=textures,
-            probability=1.0,
-            blend_factor=_number_or_range("blend_factor", blend_factor),
-            rotation_range=(-rotation, rotation),
-        )
+        generator = PerlinAnomalyGenerator(**settings) if scale is None else _ScaledPerlin(scale, **settings)
     return from_transform(_Perlin(generator))
+
+
+class _ScaledPerlin(PerlinAnomalyGenerator):
+    """The generator with noise of one scale: that of anomalib takes none and draws one for each image."""
+
+    def __init__(self, scale: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.scale = scale
+
+    def generate_perturbation(
+        self,
+        height: int,
+        width: int,
+        device: torch.device | None = None,
+        anomaly_source_path: Path | str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What to blend in, and where: both (height, width, channels)."""
+        noise = generate_perlin_noise(height, width, scale=(self.scale, self.scale), device=device)
+        noise = self.perlin_rotation_transform(noise[None])
+        # Coarse noise may be weak everywhere, and would change nothing.
+        mask = (noise > min(0.5, float(noise.max()) / 2)).to(noise.dtype)
+        if anomaly_source_path is None:
+            source = (noise * 0.5 + 0.25).expand(3, -1, -1)
+        else:
+            texture = Image.open(anomaly_source_path).convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+            source = pil_to_tensor(texture).to(noise) / 255
+        return (self.augmenters(source) * mask).permute(1, 2, 0), mask.permute(1, 2, 0)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
 
     from dsv_anomalib.data import set_up
     from dsv_anomalib.native import OPSET
-    from dsv_anomalib.selection import plain_detectors, select
+    from dsv_anomalib.selection import select
+    from dsv_anomalib.table import plain_detectors
 
     model, params = _model(arguments.model)
     native, plain = _is_native(model), model in plain_detectors()

@@ -43,10 +43,9 @@ def images_of(datamodule: AnomalibDataModule, size: int, at_most: int | None = N
     Raises:
         InputError: It has no train images, or neither test nor validation images.
     """
-    train, test = _paths(datamodule, "train_data"), _paths(datamodule, "test_data") or _paths(datamodule, "val_data")
-    if not train or not test:
-        missing = "test" if train else "train"
-        raise InputError(f"the datamodule {datamodule.name} has no {missing} images; selection needs both")
+    train, test = train_paths(datamodule), _paths(datamodule, "test_data") or _paths(datamodule, "val_data")
+    if not test:
+        raise InputError(f"the datamodule {datamodule.name} has no test images; selection needs some")
     return _read(_some(train, at_most), size), _read(_some(test, at_most), size)
 
 

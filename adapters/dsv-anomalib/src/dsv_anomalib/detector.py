@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import json
@@ -15,7 +16,7 @@ import torch
 from anomalib.models.components import AnomalibModule
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.transforms.v2 import Compose, Normalize
 
 from dsv_anomalib.augmentations import FeatureSynthesis, Synthesiser
@@ -23,6 +24,7 @@ from dsv_anomalib.data import preprocessed
 from dsv_anomalib.entries import Entry, Pooling, Tap
 from dsv_anomalib.training import train
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
+from dsv_plugins.detectors.saved_files import fitted
 from dsv_plugins.errors import describe_error
 from dsv_plugins.transforms import best_device, global_randomness, resized
 
@@ -70,6 +72,8 @@ class AnomalibDetector(DetectorEncoder):
         for name, value in (("image_size", image_size), ("updates", updates), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; give a whole number of at least 1")
+        if image_size < entry.least_image_size:
+            raise ValueError(f"image_size is {image_size}; {entry.name} needs {entry.least_image_size} at least")
         if pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {pooling!r}; give one of {', '.join(get_args(Pooling))}")
         _check_model_params(entry, model_params)
@@ -152,6 +156,17 @@ class AnomalibDetector(DetectorEncoder):
         scores = [module.model(batch).pred_score.reshape(-1).cpu() for batch in self._batches(images, module)]
         return torch.cat(scores)
 
+    @torch.no_grad()
+    def heatmap(self, images: Tensor) -> Tensor | None:
+        """The model's own anomaly maps, of its image size; None if it makes none."""
+        module = self.module
+        maps = [module.model(batch).anomaly_map for batch in self._batches(images, module)]
+        return None if maps[0] is None else torch.cat([_flat(each).cpu() for each in maps])
+
+    def as_module(self) -> nn.Module:
+        """A copy of the model with its pre-processing before it, and without post-processing behind it."""
+        return copy.deepcopy(_Whole(self.module)).cpu().eval().requires_grad_(False)
+
     def save(self, folder: Path) -> None:
         """Write the network's weights and settings: a checkpoint of anomalib has the optimiser's, too, and pickle."""
         settings_file = folder / SETTINGS_FILE
@@ -189,9 +204,7 @@ class AnomalibDetector(DetectorEncoder):
         Raises:
             InputError: Nothing is trained yet.
         """
-        if self._module is None:
-            raise InputError("this detector is not trained yet; call fit or load first")
-        return self._module
+        return fitted(self._module)
 
     def build(self, **overrides: Any) -> AnomalibModule:
         """A new module, with arguments beside and above `model_params`.
@@ -279,6 +292,25 @@ class AnomalibDetector(DetectorEncoder):
     def _sized(self, images: Tensor) -> Tensor:
         """The images in [0, 1], in colour and of the model's size, so that augmentations see what the model sees."""
         return resized(images, self.image_size).expand(-1, 3, -1, -1)
+
+
+class _Whole(nn.Module):
+    """From images in [0, 1] of the model's size to scores, and to maps if it makes any."""
+
+    def __init__(self, module: AnomalibModule) -> None:
+        super().__init__()
+        self.normalisation = _normalisation(module) or nn.Identity()
+        self.network = module.model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        predicted = self.network(self.normalisation(images))
+        scores = predicted.pred_score.reshape(-1)
+        return (scores,) if predicted.anomaly_map is None else (scores, _flat(predicted.anomaly_map))
+
+
+def _flat(maps: Tensor) -> Tensor:
+    """Maps as (images, height, width): some models add a dimension."""
+    return maps.reshape(len(maps), *maps.shape[-2:])
 
 
 def pooled(features: Tensor | Sequence[Tensor], pooling: Pooling) -> Tensor:

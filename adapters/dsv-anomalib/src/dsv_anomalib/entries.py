@@ -86,6 +86,7 @@ class Entry:
         tap: The features of the part that training shapes.
         summary: One line for the table of plugins.
         image_size: Height and width at which it works by default.
+        least_image_size: The smallest with which it can be trained.
         image: How it makes pseudo-anomalies out of images, if it does.
         features: How it makes them out of features, if it does.
         pooling: How features of patches become one vector.
@@ -95,7 +96,7 @@ class Entry:
             backbone; raises `InputError` if they cannot be had.
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.
-        experimental: Whether it is unproven that DSV is right about it.
+        experimental: Whether it was never measured what a selector's choice is worth for it.
         remembers: Whether it stores features of normal images in one pass, and makes no pseudo-anomalies. Then there is
             nothing to select; it is a rival of the others.
         own_augmentation: Name of the augmentation plugin that is its own synthesis, which is selected by default; if
@@ -107,6 +108,7 @@ class Entry:
     tap: Tap
     summary: str = ""
     image_size: int = 256
+    least_image_size: int = 1
     image: ImageSpace | None = None
     features: FeatureSpace | None = None
     pooling: Pooling = "mean"
@@ -161,7 +163,7 @@ class Entry:
         if not self.is_installed():
             reason = f"the installed version of {self.path.partition('.')[0]} has no {self.path}; install a newer one"
             return DetectorEncoderPlugin(name, partial(_refuse, f"{name}: {reason}"), f"not available: {reason}")
-        summary = f"{self.summary} (experimental: DSV is unproven here)" if self.experimental else self.summary
+        summary = f"{self.summary} (experimental: no choice was measured)" if self.experimental else self.summary
         return DetectorEncoderPlugin(
             name,
             partial(_make, self),

@@ -54,6 +54,7 @@ def perlin(
     blend_factor: float | Sequence[float] = (0.1, 1.0),
     rotation: float = 90.0,
     textures: str | None = None,
+    scale: int | None = None,
 ) -> Augmentation:
     """Make the synthesis of Draem.
 
@@ -61,10 +62,12 @@ def perlin(
         blend_factor: How much of the noise shows, or the two ends of a range from which each image draws.
         rotation: The largest rotation of the noise, in degrees to either side.
         textures: Folder of images to blend in, such as DTD, in place of the noise itself.
+        scale: Cells of the noise along each side of an image: 1, 2, 4, 8, 16 or 32, and more cells are smaller
+            anomalies. If None, each image draws one of these for its height and one for its width, as in Draem.
     """
     from dsv_anomalib import augmentations
 
-    return augmentations.perlin(blend_factor, rotation, textures)
+    return augmentations.perlin(blend_factor, rotation, textures, scale)
 
 
 def foundad_cutpaste(area_ratio: float | Sequence[float] = (0.02, 0.25), color_jitter: float = 0.5) -> Augmentation:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from dsv_anomalib.data import images_of, set_up, train_paths
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import ENTRIES, NATIVE, find
+from dsv_anomalib.table import ENTRIES, NATIVE, find, meant, plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
     DetectorEncoderPlugin,
+    Display,
     InputError,
+    Observer,
     Result,
     build_registry,
     hookimpl,
@@ -34,7 +37,7 @@ from dsv_plugins import select as select_images
 from dsv_plugins.decisions import check_rate, combined_scores
 from dsv_plugins.types import DETECTOR_PREFIX
 
-__all__ = ["Model", "Selected", "plain_detectors", "select"]
+__all__ = ["Model", "Selected", "select"]
 
 DEFAULT_IMAGE_SIZE = 256
 MODEL_PREFIX = "model."
@@ -85,6 +88,7 @@ def select(
     detector_params: Mapping[str, Any] | None = None,
     false_alarms: float | None = None,
     unlabelled: Path | str | Sequence[Path | str] | None = None,
+    observer: Observer | None = None,
     **study: Any,
 ) -> Selected:
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
@@ -105,6 +109,7 @@ def select(
             rate that the good images kept out of training can promise.
         unlabelled: The images to choose by, in place of the datamodule's test images: a folder, a pattern, a list of
             paths, or a txt or csv file of paths. The datamodule then needs good images only.
+        observer: Notified of what happens; by default the progress is shown on the standard error.
         **study: Further settings of `dsv_plugins.Study`, such as `out`, `executor`, `seed` and `search`.
 
     Raises:
@@ -112,7 +117,7 @@ def select(
     """
     if false_alarms is not None:
         check_rate("false_alarms", false_alarms)
-    _check(model, datamodule, engine_args or {})
+    _check(model, datamodule, engine_args or {}, study)
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
@@ -125,18 +130,21 @@ def select(
         _warn_of_meaningless_tests(datamodule)
         images: tuple[Any, Any] = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
     else:
+        _warn_of_unused_images(datamodule)
         images = (train_paths(datamodule), unlabelled)
     if selector is not None:
         study["selector"] = selector
-    result = select_images(
-        *images,
-        augmentation=augmentation or own,
-        grid={_setting(name, detector): values for name, values in (space or {}).items()},
-        detector=detector,
-        detector_params=params,
-        plugins=plugins,
-        **study,
-    )
+    with Display() if observer is None else nullcontext(observer) as watching:
+        result = select_images(
+            *images,
+            augmentation=augmentation or own,
+            grid={_setting(name, detector): values for name, values in (space or {}).items()},
+            detector=detector,
+            detector_params=params,
+            plugins=plugins,
+            observer=watching,
+            **study,
+        )
     found = {field.name: getattr(result, field.name) for field in fields(result)}
     return Selected(**found, false_alarms=false_alarms)
 
@@ -153,14 +161,15 @@ def _is_native(model: Model) -> bool:
     return model in (NATIVE, CutPaste)
 
 
-def plain_detectors() -> list[str]:
-    """The detectors that have nothing to do with anomalib."""
-    names = [record.name for record in build_registry().of_kind(DetectorEncoderPlugin)]
-    return [name for name in names if not name.startswith(PREFIX)]
-
-
-def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any]) -> None:
-    """Refuse, in one line, what would fail inside anomalib or Lightning."""
+def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], study: Mapping[str, Any]) -> None:
+    """Refuse, in one line, what would fail inside anomalib or Lightning, or as an argument of another function."""
+    settings = [field.name for field in fields(dsv_plugins.Study)]
+    for name in study:
+        if name not in settings:
+            raise InputError(
+                f"select takes no {name}{meant(name, settings)}; arguments of the model are "
+                "detector_params={'model_params': …}"
+            )
     if not isinstance(datamodule, AnomalibDataModule):
         raise InputError(
             f"the datamodule is a {type(datamodule).__name__}; give one of anomalib.data, such as Folder(name='parts', "
@@ -190,6 +199,18 @@ def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
         "defects; give new images with unlabelled=FOLDER",
         stacklevel=3,
     )
+
+
+def _warn_of_unused_images(datamodule: AnomalibDataModule) -> None:
+    """Say so if the datamodule has set good images aside, as a Folder does by default."""
+    splits = all(getattr(datamodule, name, "") is None for name in ("abnormal_dir", "normal_test_dir"))
+    unused = len(getattr(datamodule, "test_data", None) or ()) if splits else 0
+    if unused:
+        warnings.warn(
+            f"{datamodule.name} sets {unused} of the good images aside, and nobody uses them; give it "
+            'test_split_mode="none"',
+            stacklevel=3,
+        )
 
 
 def _detector(model: Model) -> tuple[str, str, tuple[object, ...]]:

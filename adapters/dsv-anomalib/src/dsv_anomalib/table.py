@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv_anomalib.entries import PREFIX, Entry, FeatureSpace, ImageSpace
 from dsv_anomalib.weights import OUR_BACKBONE, Backbone, check_dsr
-from dsv_plugins import InputError
+from dsv_plugins import DetectorEncoderPlugin, InputError, build_registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anomalib.models.components import AnomalibModule
     from torch import Tensor
 
-__all__ = ["ENTRIES", "RIVALS", "find"]
+__all__ = ["ENTRIES", "RIVALS", "find", "meant", "plain_detectors"]
 
 FEATURE_NOISE = f"{PREFIX}feature-noise"
 LATENT_STRENGTH = f"{PREFIX}latent-strength"
@@ -46,13 +46,23 @@ def find(model: str | type | Entry) -> Entry:
         for refused, reason in REFUSED.items():
             if key == _key(refused):
                 raise InputError(f"{refused} has no augmentation to select: {reason}")
-    known = [NATIVE, *(entry.name for entry in ENTRIES)]
-    similar = difflib.get_close_matches(names[0].lower(), known, 1)
-    meant = f" (did you mean {similar[0]}?)" if similar else ""
+    known = [*plain_detectors(), NATIVE, *(entry.name for entry in ENTRIES)]
     raise InputError(
-        f"nothing is known of the model {names[0]}{meant}; known are {', '.join(known)}, and the detectors of "
-        "`dsv plugins`; or give a dsv_anomalib.Entry for it"
+        f"nothing is known of the model {names[0]}{meant(names[0].lower(), known)}; known are {', '.join(known)}; or "
+        "give a dsv_anomalib.Entry for it"
     )
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """What to add to a name that nobody knows: the one that is most like it; empty if none is."""
+    similar = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {similar[0]}?)" if similar else ""
+
+
+def plain_detectors() -> list[str]:
+    """The detectors that have nothing to do with anomalib."""
+    names = [record.name for record in build_registry().of_kind(DetectorEncoderPlugin)]
+    return [name for name in names if not name.startswith(PREFIX)]
 
 
 def _key(name: str) -> str:
@@ -201,6 +211,7 @@ ENTRIES: tuple[Entry, ...] = (
         model="anomalib.models.image.draem.Draem",
         tap=_draem,
         summary="Draem: reconstructs augmented images and segments what was changed",
+        experimental=False,
         image=ImageSpace("augmenter", probability=0.5, masked=True),
         own_augmentation=f"{PREFIX}perlin",
         build=_build_draem,
@@ -216,6 +227,7 @@ ENTRIES: tuple[Entry, ...] = (
         model="anomalib.models.image.glass.Glass",
         tap=_glass,
         summary="Glass: tells patches from augmented and from noisy ones",
+        experimental=False,
         image_size=288,
         image=ImageSpace("model.augmentor", masked=True),
         features=FeatureSpace(
@@ -260,6 +272,8 @@ ENTRIES: tuple[Entry, ...] = (
         model="anomalib.models.image.supersimplenet.Supersimplenet",
         tap=_supersimplenet,
         summary="SuperSimpleNet: segments noise in adapted features",
+        experimental=False,
+        least_image_size=128,
         features=FeatureSpace(
             FEATURE_NOISE,
             {

@@ -8,8 +8,10 @@ from typing import Any, NoReturn, Protocol
 import torch
 from anomalib.data import ImageBatch, InferenceBatch
 from anomalib.models.components import AnomalibModule
+from anomalib.pre_processing import PreProcessor
 from torch import Tensor, nn
 from torch.nn import functional
+from torchvision.transforms.v2 import Compose, Resize, ToDtype
 
 import dsv_plugins
 from dsv_anomalib.detector import AnomalibDetector
@@ -18,6 +20,10 @@ from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, Model, build_registry
 
 __all__ = ["TrainedDetector", "fitted_module", "load"]
+
+
+LEVELS = 255
+"""Of brightness in an eight-bit image, beside black."""
 
 
 class Detecting(Protocol):
@@ -92,7 +98,7 @@ class TrainedDetector(OwnModule, AnomalibModule):
         network, size = detector.as_module(), detector.image_size
         if network is None or size is None:
             raise InputError(f"a {type(detector).__name__} has no as_module or no image_size, which a module needs")
-        super().__init__(pre_processor=self.configure_pre_processor((size, size)), visualizer=False)
+        super().__init__(pre_processor=_resizing_as_files((size, size)), visualizer=False)
         self.hparams.clear()  # the detector is in the weights, and has no place in a list of settings
         self.model = _Network(network)
 
@@ -110,15 +116,30 @@ class TrainedDetector(OwnModule, AnomalibModule):
         return {}
 
 
+def _resizing_as_files(size: tuple[int, int]) -> PreProcessor:
+    """Resizes in eight bits, as images are when they are read for a study or by `dsv score`.
+
+    An exported model gets images of the right size, and has no such steps.
+    """
+    resize = Resize(size, antialias=True)
+    pre_processor = PreProcessor(transform=Compose([resize]))
+    pre_processor.transform = Compose([ToDtype(torch.uint8, scale=True), resize, ToDtype(torch.float32, scale=True)])
+    return pre_processor
+
+
 class _Network(nn.Module):
-    """From images in [0, 1] to scores and maps of their size."""
+    """From images in [0, 1] to scores and maps of their size.
+
+    It sees eight bits, as in training: images without the rounding of files look unusual where a part is even, and some
+    verdicts would differ.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, images: Tensor) -> InferenceBatch:
-        scores, *heatmaps = self.network(images)
+        scores, *heatmaps = self.network((images * LEVELS).round() / LEVELS)
         maps = [
             functional.interpolate(heat[:, None].float(), size=images.shape[-2:], mode="bilinear", align_corners=False)
             for heat in heatmaps

@@ -51,7 +51,8 @@ class Backbone:
         elif params.get("pre_trained", True):
             advice = "copy them into the Hugging Face cache (HF_HOME) from a machine that is online"
             if self.with_ours is not None:
-                advice += f", or give model_params={{{self.argument!r}: {OUR_BACKBONE!r}}}, which needs no network"
+                ours = {"model_params": {self.argument: OUR_BACKBONE}}
+                advice += f", or give detector_params={ours}, which needs no network"
             check_timm_weights(self.timm_name(name), advice)
 
     def completed(self, params: Mapping[str, object], pre_processor: Any) -> dict[str, object]:
