@@ -46,7 +46,8 @@ def main() -> None:
         task, run = Path(folder, "task"), Path(folder, "run")
         bench_detectors.write_task(task)
         image = str(next((task / "test").rglob("*.png")))
-        select = [*dsv, "select", str(task), "--workers", "2", "--detector-params", BUDGET, "--out"]
+        select = [*dsv, "select", str(task), "--workers", "2", "--detector-params", BUDGET]
+        select += ["--grid", f"patch_size={bench_detectors.SIZES}", "--out"]
         first = [processor_seconds([*select, str(run if turn == 0 else f"{run}-{turn}")]) for turn in range(REPEATS)]
         commands = {
             "dsv --help": [*dsv, "--help"],

@@ -1,10 +1,10 @@
 """What a study costs besides its trainings, and what a second worker brings, in one run on this machine.
 
-    python tests/benchmarks/bench_study.py [--updates N] [--shared-updates N]
+    python tests/benchmarks/bench_study.py [--detector NAME] [--detector-params JSON] [--candidates N]
 
-Runs the same nine-candidate selection on the demo's task with one worker and with two, one thread each, and prints the
-speed-up, the share of the time in which nothing is trained or encoded, and the time from the start to the first update.
-The shared start counts as training; a second worker cannot help with it, so that without one the speed-up is larger.
+Runs the same selection on the demo's task with one worker and with two, one thread each, and prints the speed-up, the
+share of the time in which no candidate is trained or encoded, and the time from the start to the first update. A shared
+start counts as training; a second worker cannot help with it, so that without one the speed-up is larger.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 from dsv_plugins.bench.demo_task import write_demo_task
 
-CANDIDATES = 9
-SIZES = ",".join(str(round(0.0025 * 2**step, 4)) for step in range(CANDIDATES))
+SMALLEST, LARGEST = 0.0025, 0.64
 
 
-def timed_selection(task: Path, run: Path, workers: int, budget: dict[str, int]) -> dict[str, float]:
+def timed_selection(task: Path, run: Path, workers: int, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of the whole, of the trainings and encodings in it, and until the first update was reported."""
     command = [sys.executable, "-m", "dsv_plugins", "select", str(task), "--out", str(run), "--workers", str(workers)]
-    command += ["--detector", "cutpaste-resnet18", "--detector-params", json.dumps(budget)]
-    command += ["--grid", f"patch_size={SIZES}", "--json"]
+    command += ["--detector", options.detector, "--detector-params", options.detector_params]
+    sizes = np.geomspace(SMALLEST, LARGEST, options.candidates).round(5)
+    command += ["--grid", f"patch_size={','.join(map(str, sizes))}", "--json"]
     started = time.time()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not any((run / "progress").glob("*")):
@@ -63,17 +65,15 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--shared-updates", type=int, default=400)
+    parser.add_argument("--detector", default="cutpaste-timm")
+    parser.add_argument("--detector-params", default="{}")
+    parser.add_argument("--candidates", type=int, default=9)
     options = parser.parse_args()
-    budget = {"updates": options.updates, "shared_updates": options.shared_updates}
     with tempfile.TemporaryDirectory() as folder:
         write_demo_task(Path(folder, "task"))
-        one = timed_selection(Path(folder, "task"), Path(folder, "one"), 1, budget)
-        two = timed_selection(Path(folder, "task"), Path(folder, "two"), 2, budget)
-    print(
-        f"{CANDIDATES} candidates of {options.updates} updates after {options.shared_updates} shared ones, one thread\n"
-    )
+        one = timed_selection(Path(folder, "task"), Path(folder, "one"), 1, options)
+        two = timed_selection(Path(folder, "task"), Path(folder, "two"), 2, options)
+    print(f"{options.candidates} candidates of {options.detector} {options.detector_params}, one thread\n")
     print(
         "| workers | seconds | shared start | training and encoding of all candidates | outside | first update after |"
     )

@@ -68,7 +68,7 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     first = dsv(*arguments)
     assert first.returncode == 0, first.stderr
     assert re.search(r"best candidate 0\.\d+, mean 0\.\d+, worst 0\.\d+", first.stdout)
-    assert re.search(r"the model that is kept, 9 candidates as one: 0\.\d+", first.stdout)
+    assert re.search(r"the model that is kept, 5 candidates as one: 0\.\d+", first.stdout)
     again = dsv(*arguments, "--json")
     assert "every candidate is trained already" in again.stderr
     result = json.loads(again.stdout)
@@ -79,5 +79,5 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     scores = json.loads(dsv("score", run, tmp_path / "gravel-0/task/test", "--json").stdout)
     labels = ["/test/good/" not in entry["file"] for entry in scores]
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
-    assert len(result["kept"]) == 9
+    assert len(result["kept"]) == 5
     assert result["auc"]["kept"] == pytest.approx(auc, abs=1e-6)

@@ -120,12 +120,12 @@ def test_the_scale_ends_near_the_hottest_place():
 @pytest.mark.parametrize(
     ("flags", "detector", "selector", "sizes"),
     [
-        ([], "cutpaste-timm", "cosine", 9),
-        (["--preset", "large"], "cutpaste-timm", "cosine", 9),
+        ([], "cutpaste-timm", "cosine", 5),
+        (["--preset", "large"], "cutpaste-timm", "cosine", 5),
         (["--preset", "paper"], "cutpaste-resnet18", "dsv", 17),
         (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc", 17),
         (["--preset", "paper", "--grid", "patch_size=0.1,0.2"], "cutpaste-resnet18", "dsv", 2),
-        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "cosine", 9),
+        (["--preset", "quick", "--detector", "cutpaste-resnet18"], "cutpaste-resnet18", "cosine", 5),
     ],
 )
 def test_a_preset_brings_its_detector_and_what_goes_with_it(flags, detector, selector, sizes, spoiled: Path):

@@ -32,8 +32,9 @@ PAPER_PATCH_SIZES: tuple[float, ...] = (
     *(round(0.01 * 2**k, 2) for k in range(7)),
 )
 """The 17 sizes among which the paper selects."""
-PATCH_SIZES = PAPER_PATCH_SIZES[8:]
-"""The larger nine: the others are a few pixels or a single one, unless the images are large."""
+PATCH_SIZES = PAPER_PATCH_SIZES[8::2]
+"""From 0.00256 on, each four times the one before. Those below are a few pixels or a single one, unless the images are
+large; those between make no better ensemble (docs/benchmarks.md) and take as long again."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class CutPaste(_PatchAugmentation):
 
 @hookimpl
 def augmentation() -> list[AugmentationPlugin]:
-    """The four augmentations over nine patch sizes."""
+    """The four augmentations over five patch sizes."""
     return [
         _plugin("cutout", CutOut, "A black patch"),
         _plugin("cutavg", CutAvg, "A patch filled with its own mean colour"),
