@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -39,6 +40,12 @@ SLOWEST_FIRST = (
     "test_select_command.py",
     "test_builtin.py",
 )
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C arrive in what the tests start: whatever a script runs in its background ignores it otherwise."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -114,7 +114,7 @@ def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
         predicted = found.model.model(pixels)
     np.testing.assert_allclose(predicted.pred_score, expected, atol=1e-3)
     maps = torch.stack([member.module.model(pixels).anomaly_map.detach() for member, _ in members]).mean(dim=0)
-    torch.testing.assert_close(predicted.anomaly_map, maps, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(predicted.anomaly_map.squeeze(1), maps, rtol=1e-4, atol=1e-5)
 
 
 def test_an_argument_that_a_model_does_not_have_is_refused_before_any_training(task, tmp_path):

@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -286,8 +286,9 @@ class AnomalibDetector(DetectorEncoder):
         embeddings = [pooled(tap(module, batch), self.pooling).cpu() for batch in self._batches(images, module)]
         return torch.cat(embeddings)
 
-    def _batches(self, images: Tensor, module: AnomalibModule) -> Sequence[Tensor]:
-        return [preprocessed(module, self._sized(batch)) for batch in torch.split(images, ENCODE_BATCH)]
+    def _batches(self, images: Tensor, module: AnomalibModule) -> Iterator[Tensor]:
+        """One at a time: all images at the model's size may need more memory than there is."""
+        return (preprocessed(module, self._sized(batch)) for batch in torch.split(images, ENCODE_BATCH))
 
     def _sized(self, images: Tensor) -> Tensor:
         """The images in [0, 1], in colour and of the model's size, so that augmentations see what the model sees."""
