@@ -7,7 +7,6 @@ but for a small training budget. Both find a folder `parts` with images, as the 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DETECTOR, TINY, make_task
+from conftest import DETECTOR, TINY, dsv_here, make_task
 
 ROOT = Path(__file__).parents[2]
 # The pages on adapters are run by the tests of the adapters, which need not be installed here.
@@ -53,8 +52,10 @@ def test_python_snippets_run(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "bash" for kind, _ in blocks(page))], ids=name)
-def test_shell_snippets_run(page, tmp_path):
+def test_shell_snippets_run(page, tmp_path, monkeypatch):
     make_task(tmp_path / "parts", train=GOOD_IMAGES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
     for kind, body in blocks(page):
         if kind == "yaml" and (title := re.match(r"# (\S+\.yaml)\n", body)):
             (tmp_path / title[1]).write_text(body)
@@ -66,14 +67,7 @@ def test_shell_snippets_run(page, tmp_path):
         if arguments[0] in ("select", "bench"):
             small = SMALL_WITH_HEATMAPS if page.name == "decide-without-labels.md" else SMALL
             arguments += small + ([] if {"--grid", "--config"} & set(arguments) else ["--grid", "patch_size=0.1"])
-        completed = subprocess.run(
-            [sys.executable, "-m", "dsv_plugins", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env={**os.environ, "COLUMNS": "160"},
-        )
+        completed = dsv_here(*arguments)
         assert completed.returncode == 0, f"{line}: {completed.stderr}"
 
 
