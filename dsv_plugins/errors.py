@@ -20,6 +20,8 @@ failed check.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
@@ -36,7 +38,11 @@ __all__ = [
     "UnknownPluginError",
     "WorkerError",
     "describe_error",
+    "did_you_mean",
 ]
+
+SIMILAR = 0.65
+"""How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 
 
 class DSVError(Exception):
@@ -139,3 +145,9 @@ def too_late(seconds: float) -> TrainingError:
 
 def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question whether the most similar known name was meant; empty if none is similar."""
+    nearest = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=SIMILAR)
+    return f"did you mean {nearest[0]!r}?" if nearest else ""

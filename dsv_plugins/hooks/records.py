@@ -5,7 +5,6 @@ A record is data, not behaviour, so the registry can check each plugin on its ow
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.errors import shown
+from dsv_plugins.errors import did_you_mean, shown
 from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Executor, Selector
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.search import Search
@@ -22,7 +21,6 @@ from dsv_plugins.hooks.spaces import Range, Space, space_problems
 __all__ = [
     "NAME_RULE",
     "RECORDS",
-    "SIMILAR",
     "AugmentationPlugin",
     "DetectorEncoderPlugin",
     "ExecutorPlugin",
@@ -43,8 +41,6 @@ Product = TypeVar("Product", covariant=True)
 NAME_RULE = "lower-case letters, digits and single hyphens"
 PROTOCOL_METHODS = ("__call__", "losses")
 """What an augmentation and a selector have: any object with that method is one."""
-SIMILAR = 0.65
-"""How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -249,9 +245,8 @@ def factory_problems(factory: Callable[..., object], params: Mapping[str, object
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         unknown = [name for name in params if name not in accepted]
         if unknown:
-            similar = difflib.get_close_matches(unknown[0], accepted, 1, SIMILAR)
-            meant = f" (did you mean {similar[0]!r}?)" if similar else ""
-            return [f"the factory does not take {_quoted(unknown)}{meant}; {takes}"]
+            meant = did_you_mean(unknown[0], accepted)
+            return [f"the factory does not take {_quoted(unknown)}{f' ({meant})' if meant else ''}; {takes}"]
     missing = [name for name in required_arguments(factory) if name not in params]
     return [f"the factory needs {_quoted(missing)}; {advice or takes}"] if missing else []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import os
@@ -24,6 +23,7 @@ from dsv_plugins.errors import (
     PluginSettingsError,
     UnknownPluginError,
     describe_error,
+    did_you_mean,
     shown,
 )
 from dsv_plugins.hooks import specs
@@ -31,7 +31,6 @@ from dsv_plugins.hooks.blame import blamed
 from dsv_plugins.hooks.fingerprint import fingerprint
 from dsv_plugins.hooks.records import (
     RECORDS,
-    SIMILAR,
     Plugin,
     factory_problems,
     product_problem,
@@ -193,14 +192,14 @@ class Registry:
             return UnknownPluginError(f"no {kind or 'plugin'} is named {name!r}, since one failed to load: {reasons}")
         known = sorted({plugin.record.name for plugin in self.plugins if kind in (None, plugin.record.kind)})
         elsewhere = sorted({plugin.record.kind for plugin in self.plugins if plugin.record.name == name})
-        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR)
+        meant = did_you_mean(name, known)
         parts = [f"no {kind or 'plugin'} is named {name!r}"]
         if elsewhere:
             parts.append(f"that is the name of a plugin of kind {' and '.join(elsewhere)}")
-        elif nearest:
-            parts[0] += f" (did you mean {nearest[0]!r}?)"
+        elif meant:
+            parts[0] += f" ({meant})"
         parts.append(f"known: {', '.join(known) or 'none'}")
-        if not elsewhere and not nearest:
+        if not elsewhere and not meant:
             parts.append(f"for another, install its package, or give its file with --plugins or {PLUGINS_VARIABLE}")
         if self._not_loaded:
             parts.append("failed to load: " + " | ".join(str(failure) for failure in self._not_loaded))
@@ -399,8 +398,7 @@ def _attempt(foreign: Callable[..., Value], *arguments: object) -> Value:
 
 
 def _misspelled(name: str) -> str:
-    nearest = difflib.get_close_matches(name, RECORDS, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the hooks are {', '.join(RECORDS)}"
+    hint = did_you_mean(name, RECORDS) or f"the hooks are {', '.join(RECORDS)}"
     return f"there is no hook named {name!r}; {hint}"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsv_plugins.errors import ConformanceError, InputError, describe_error
+from dsv_plugins.errors import ConformanceError, InputError, describe_error, did_you_mean
 from dsv_plugins.hooks.records import (
     RECORDS,
     AugmentationPlugin,
@@ -169,8 +168,7 @@ def _demand_known(expected: Iterable[str], checks: Iterable[str]) -> None:
     known = sorted(set(checks))
     for name in expected:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"the checks are {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"the checks are {', '.join(known)}"
             raise InputError(f"expected_failed_checks names {name!r}, which is no check of this kind of plugin; {hint}")
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DETECTOR, TINY, dsv, make_task
+from conftest import DETECTOR, TINY, dsv, dsv_here, make_task
 
 from dsv_plugins import Study
 from dsv_plugins.cli import main
@@ -63,7 +63,7 @@ def test_a_killed_benchmark_resumes_and_trains_nothing_twice(benched) -> None:
     # Two tasks with two augmentations, each three candidates and the random run; nut's images differ by none of bolt's.
     assert len(trainings) == 2 * 2 * 4
     assert re.search(r"about \d+ (s|min) left", completed.stdout)
-    again = dsv(*tiny_bench(tasks, out, "--json"))
+    again = dsv_here(*tiny_bench(tasks, out, "--json"))
     assert again.returncode == 0, again.stderr
     assert finished_trainings(out) == trainings
     assert json.loads(again.stdout) == json.loads((out / "bench.json").read_text())
@@ -133,7 +133,7 @@ def test_the_report_of_a_cell_shows_the_aucs(benched, tmp_path) -> None:
     aucs = json.loads((out / "bolt" / f"{cell['augmentation']}-0" / "aucs.json").read_text())
     assert sorted(aucs["candidates"].values()) == sorted(candidate["auc"] for candidate in cell["candidates"])
     assert aucs["chosen"]["dsv"] == cell["auc"]["dsv"]
-    completed = dsv("report", out / "bolt" / f"{cell['augmentation']}-0", "--out", tmp_path / "report.html")
+    completed = dsv_here("report", out / "bolt" / f"{cell['augmentation']}-0", "--out", tmp_path / "report.html")
     assert completed.returncode == 0, completed.stderr
     assert "AUC of the choice" in (tmp_path / "report.html").read_text()
 
@@ -174,7 +174,7 @@ def test_a_failing_task_leaves_the_others(benched, tmp_path) -> None:
     empty = make_task(tmp_path / "empty")
     shutil.rmtree(empty / "train/good")
     arguments = tiny_bench(tasks, tmp_path / "out", "--json")
-    completed = dsv(*arguments[:2], unlabelled, empty, *arguments[2:])
+    completed = dsv_here(*arguments[:2], unlabelled, empty, *arguments[2:])
     assert completed.returncode == 1
     content = json.loads(completed.stdout)
     assert {cell["task"] for cell in content["cells"]} == {"bolt", "nut"}

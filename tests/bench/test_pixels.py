@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import dsv, make_task, texture
+from conftest import dsv_here, make_task, texture
 from known_cells import known_cells
 from PIL import Image
 from sklearn.metrics import roc_auc_score
@@ -217,13 +217,13 @@ def test_a_benchmark_shows_it_beside_the_same_numbers(tmp_path: Path) -> None:
         json.dumps(SMALL),
     ]
     arguments = ["bench", task, *options, "--executor", "serial", "--out", out]
-    plain = dsv(*arguments)
+    plain = dsv_here(*arguments)
     assert plain.returncode == 0, plain.stderr
     assert "pixel AUROC" not in plain.stdout
     without = json.loads((out / "bench.json").read_text())
     truth = drawn_masks(task)
     (truth / "bar/203_mask.png").unlink()
-    completed = dsv(*arguments)
+    completed = dsv_here(*arguments)
     assert completed.returncode == 0, completed.stderr
     content, page = json.loads((out / "bench.json").read_text()), (out / "tables.md").read_text()
     assert "Average pixel AUROC" in completed.stdout
@@ -241,5 +241,5 @@ def test_a_benchmark_shows_it_beside_the_same_numbers(tmp_path: Path) -> None:
     assert measured == pytest.approx(oracle_aucs(out / "parts/cutout-0", truth, side=64), abs=1e-4)
     assert content["tables"] == without["tables"]
     shutil.rmtree(truth)
-    assert dsv(*arguments).returncode == 0
+    assert dsv_here(*arguments).returncode == 0
     assert json.loads((out / "bench.json").read_text()) == without

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import dsv
+from conftest import dsv, dsv_here
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -69,14 +69,14 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     assert first.returncode == 0, first.stderr
     assert re.search(r"best candidate 0\.\d+, mean 0\.\d+, worst 0\.\d+", first.stdout)
     assert re.search(r"the model that is kept, 5 candidates as one: 0\.\d+", first.stdout)
-    again = dsv(*arguments, "--json")
+    again = dsv_here(*arguments, "--json")
     assert "every candidate is trained already" in again.stderr
     result = json.loads(again.stdout)
     assert len(result["auc"]["chosen"]) == len(result["selected"]) >= 9
 
     # The AUCs by another way: labels from the names of the files, scores from `dsv score`.
     (run,) = tmp_path.glob("gravel-0/run-*")
-    scores = json.loads(dsv("score", run, tmp_path / "gravel-0/task/test", "--json").stdout)
+    scores = json.loads(dsv_here("score", run, tmp_path / "gravel-0/task/test", "--json").stdout)
     labels = ["/test/good/" not in entry["file"] for entry in scores]
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
     assert len(result["kept"]) == 5

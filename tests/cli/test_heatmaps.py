@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DETECTOR, TINY, dsv, make_task, texture
+from conftest import DETECTOR, TINY, dsv_here, make_task, texture
 from PIL import Image
 
 from dsv_plugins import Result, select
@@ -52,7 +52,7 @@ def redness(picture: Image.Image) -> np.ndarray:
 
 
 def test_score_writes_an_overlay_for_each_image(spoiled: Path, result: Result, tmp_path: Path):
-    scored = dsv("score", result.run, spoiled / "test", "--heatmaps", tmp_path / "heat", "--json")
+    scored = dsv_here("score", result.run, spoiled / "test", "--heatmaps", tmp_path / "heat", "--json")
     assert scored.returncode == 0, scored.stderr
     assert len(json.loads(scored.stdout)) == 8
     written = sorted((tmp_path / "heat").glob("*.png"))
@@ -69,7 +69,7 @@ def test_equal_names_do_not_overwrite_each_other(spoiled: Path, result: Result, 
         folder.mkdir(parents=True)
         (folder / "0.png").write_bytes((spoiled / "test/unknown/0.png").read_bytes())
         twins.append(folder)
-    assert dsv("score", result.run, *twins, "--heatmaps", tmp_path / "heat").returncode == 0
+    assert dsv_here("score", result.run, *twins, "--heatmaps", tmp_path / "heat").returncode == 0
     assert sorted(file.name for file in (tmp_path / "heat").iterdir()) == ["same-0-2.png", "same-0.png"]
 
 
@@ -95,7 +95,7 @@ def test_a_detector_without_heatmaps_is_no_error(tmp_path: Path):
         executor="serial",
         out=tmp_path / "run",
     )
-    scored = dsv("score", made.run, task / "test", "--heatmaps", tmp_path / "heat")
+    scored = dsv_here("score", made.run, task / "test", "--heatmaps", tmp_path / "heat")
     assert scored.returncode == 0
     assert f"note: the detector {DETECTOR!r} has no heatmaps, so none are written\n" in scored.stderr
     assert len(scored.stdout.splitlines()) == 9

@@ -57,21 +57,21 @@ def test_train_and_test_folders_and_a_config_file(finished, tmp_path):
         f"grid: {{patch_size: [0.02, 0.08, 0.32]}}\ndetector: {DETECTOR}\ndetector_params: {json.dumps(TINY)}\n"
         f"selector: dsv\nout: {tmp_path / 'run'}\n"
     )
-    completed = dsv("select", "--train", task / "train/good", "--test", task / "test", "--config", config)
+    completed = dsv_here("select", "--train", task / "train/good", "--test", task / "test", "--config", config)
     assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "run/selection.json").read_bytes() == (run / "selection.json").read_bytes()
 
 
 def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     task, _, _ = finished
-    completed = dsv(*tiny_select(task, tmp_path / "run", "--dry-run"))
+    completed = dsv_here(*tiny_select(task, tmp_path / "run", "--dry-run"))
     assert completed.returncode == 0, completed.stderr
     assert "3 candidates of 12 updates, after 8 that they share," in completed.stdout
     assert re.search(
         r"^about \d+ s for each, \d+\.\d min in all \(from a short probe\)$", completed.stdout, re.MULTILINE
     )
     assert not (tmp_path / "run").exists()
-    plan = json.loads(dsv(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)
+    plan = json.loads(dsv_here(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)
     assert [candidate["params"]["patch_size"] for candidate in plan["candidates"]] == [0.02, 0.08, 0.32]
     # Three candidates of 12 updates, one after the other, and the 8 updates that they share.
     assert plan["seconds_per_candidate"] > 0
@@ -204,6 +204,6 @@ def test_bad_images_are_one_line_or_skipped(task, tmp_path):
     assert re.search(
         r"000\.png cannot be read as an image .*; remove it, or leave such files out with --skip-bad", line
     )
-    completed = dsv(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json"))
+    completed = dsv_here(*tiny_select(task, tmp_path / "run", "--skip-bad", "--json"))
     assert completed.returncode == 0, completed.stderr
     assert any("000.png" in note for note in json.loads(completed.stdout)["notes"])

@@ -336,7 +336,7 @@ def test_whether_a_generator_returns_masks_is_found_out():
 
 
 def test_a_wrong_place_is_not_blamed_on_anomalib():
-    with pytest.raises(InputError, match="Mine has no attribute generater, .*; did you mean generator\\?"):
+    with pytest.raises(InputError, match="Mine has no attribute generater, .*; did you mean 'generator'\\?"):
         trained_once(own_entry("generater"))
 
 
@@ -444,9 +444,9 @@ def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tm
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        ("dream", {}, r"nothing is known of the model dream \(did you mean draem\?\); known are cutpaste-.*, draem"),
-        ("cutpast-timm", {}, r"\(did you mean cutpaste-timm\?\)"),
-        ("draem", {"selecter": "dsv"}, r"select takes no selecter \(did you mean selector\?\)"),
+        ("dream", {}, r"nothing is known of the model dream \(did you mean 'draem'\?\); known are cutpaste-.*, draem"),
+        ("cutpast-timm", {}, r"\(did you mean 'cutpaste-timm'\?\)"),
+        ("draem", {"selecter": "dsv"}, r"select takes no selecter \(did you mean 'selector'\?\)"),
         ("draem", {"model_params": NARROW}, r"arguments of the model are detector_params=\{'model_params': …\}"),
         ("draem", {"engine_args": {"max_epochs": 1}}, "engine_args has max_epochs, which the study sets itself"),
         ("cutpaste", {"engine_args": {"accelerator": "cpu"}}, "cutpaste is trained without it"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import json
 import math
@@ -25,7 +24,7 @@ from dsv_anomalib.entries import Entry, Pooling, Tap
 from dsv_anomalib.training import train
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
 from dsv_plugins.detectors.saved_files import fitted
-from dsv_plugins.errors import describe_error
+from dsv_plugins.errors import describe_error, did_you_mean
 from dsv_plugins.transforms import best_device, global_randomness, resized
 
 __all__ = ["AnomalibDetector", "pooled"]
@@ -361,8 +360,7 @@ def _attribute(module: AnomalibModule, path: str) -> object:
             cause = "is this version of anomalib supported?"
         else:
             children = [name for name, _ in module.named_modules() if name and not name.startswith("model.")]
-            nearest = difflib.get_close_matches(path, children, 1)
-            cause = f"did you mean {nearest[0]}?" if nearest else f"its parts are {', '.join(children[:10])}"
+            cause = did_you_mean(path, children) or f"its parts are {', '.join(children[:10])}"
         raise InputError(
             f"{type(module).__name__} has no attribute {path}, where its entry says that it makes anomalies; {cause}"
         ) from None

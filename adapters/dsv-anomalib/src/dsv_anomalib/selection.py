@@ -21,7 +21,7 @@ from dsv_anomalib.data import images_of, set_up, train_paths
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import ENTRIES, NATIVE, find, meant, plain_detectors
+from dsv_anomalib.table import ENTRIES, NATIVE, find, plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
@@ -35,6 +35,7 @@ from dsv_plugins import (
 )
 from dsv_plugins import select as select_images
 from dsv_plugins.decisions import check_rate, combined_scores
+from dsv_plugins.errors import did_you_mean
 from dsv_plugins.types import DETECTOR_PREFIX
 
 __all__ = ["Model", "Selected", "select"]
@@ -166,8 +167,9 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], stu
     settings = [field.name for field in fields(dsv_plugins.Study)]
     for name in study:
         if name not in settings:
+            meant = did_you_mean(name, settings)
             raise InputError(
-                f"select takes no {name}{meant(name, settings)}; arguments of the model are "
+                f"select takes no {name}{f' ({meant})' if meant else ''}; arguments of the model are "
                 "detector_params={'model_params': …}"
             )
     if not isinstance(datamodule, AnomalibDataModule):

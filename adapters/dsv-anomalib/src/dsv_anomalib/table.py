@@ -5,13 +5,13 @@ Free of torch and anomalib, as `entries` is.
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 from dsv_anomalib.entries import PREFIX, Entry, FeatureSpace, ImageSpace
 from dsv_anomalib.weights import OUR_BACKBONE, Backbone, check_dsr
 from dsv_plugins import DetectorEncoderPlugin, InputError, build_registry
+from dsv_plugins.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anomalib.models.components import AnomalibModule
     from torch import Tensor
 
-__all__ = ["ENTRIES", "RIVALS", "find", "meant", "plain_detectors"]
+__all__ = ["ENTRIES", "RIVALS", "find", "plain_detectors"]
 
 FEATURE_NOISE = f"{PREFIX}feature-noise"
 LATENT_STRENGTH = f"{PREFIX}latent-strength"
@@ -47,16 +47,11 @@ def find(model: str | type | Entry) -> Entry:
             if key == _key(refused):
                 raise InputError(f"{refused} has no augmentation to select: {reason}")
     known = [*plain_detectors(), NATIVE, *(entry.name for entry in ENTRIES)]
+    meant = did_you_mean(names[0], known)
     raise InputError(
-        f"nothing is known of the model {names[0]}{meant(names[0].lower(), known)}; known are {', '.join(known)}; or "
+        f"nothing is known of the model {names[0]}{f' ({meant})' if meant else ''}; known are {', '.join(known)}; or "
         "give a dsv_anomalib.Entry for it"
     )
-
-
-def meant(name: str, known: Sequence[str]) -> str:
-    """What to add to a name that nobody knows: the one that is most like it; empty if none is."""
-    similar = difflib.get_close_matches(name, known, 1)
-    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def plain_detectors() -> list[str]:
