@@ -5,9 +5,8 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
-ADAPTER_TESTS := $(ADAPTERS:adapters/%=test-%)
 
-.PHONY: help demo test $(ADAPTER_TESTS) test-slow test-storm check format docs pages figures dist clean \
+.PHONY: help demo test test-slow test-storm check format docs pages figures dist clean \
 	bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-quick bench-settings bench-false-alarms bench-pu-auc bench-ray
 
 help:
@@ -51,16 +50,15 @@ format: $(READY)
 docs: $(ADAPTERS_READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-# Tests start many processes: compiled once, our modules need not be compiled in each of them. Adapters are tested two at
-# a time, since the tests of Ray mostly wait.
+# Tests start many processes: compiled once, our modules need not be compiled in each of them. Clusters of Ray that start
+# at the same time keep each other waiting, so its tests run one after the other.
 test: check docs
 	$(PYTHON) -m compileall -q dsv_plugins adapters
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-	$(MAKE) --no-print-directory --jobs 2 --output-sync $(ADAPTER_TESTS)
-
-# Clusters of Ray that start at the same time keep each other waiting, so its tests run one after the other.
-$(ADAPTER_TESTS): test-%: $(ADAPTERS_READY)
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(if $(filter dsv-ray,$*),0,2) --dist loadfile adapters/$*/tests
+	for adapter in $(ADAPTERS); do \
+		case $$adapter in *-ray) workers=0;; *) workers=2;; esac; \
+		OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $$workers --dist loadfile $$adapter/tests || exit 1; \
+	done
 
 # Pytest ends with 5 where it finds no test: not every adapter has slow ones.
 test-slow: $(ADAPTERS_READY)
