@@ -98,6 +98,11 @@ def test_draem_is_embedded_by_its_discriminative_encoder(draem):
     torch.testing.assert_close(draem.score(pixels), scores, rtol=1e-4, atol=1e-6)
 
 
+def test_one_image_too_many_for_a_batch_is_no_batch_of_its_own():
+    """At this size Draem has one place at its end, and batch norm refuses to learn from one value."""
+    fitted("draem", CUTPASTE, count=5, batch_size=4)
+
+
 def test_every_copy_is_augmented_though_draem_trains_on_half(draem):
     pixels = images(6, seed=1) / 255
     expected = draem.encode(CUTPASTE(pixels, generator=generator()))

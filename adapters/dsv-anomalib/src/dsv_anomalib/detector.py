@@ -122,6 +122,7 @@ class AnomalibDetector(DetectorEncoder):
                 prepare=self._sized,
                 batch_size=self.batch_size,
                 updates=self._planned(len(images), updates),
+                every_image=self.entry.remembers,
                 seed=seed,
                 progress=progress,
                 engine_args=self.engine_args,

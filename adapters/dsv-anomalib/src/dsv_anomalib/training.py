@@ -34,6 +34,7 @@ def train(
     prepare: Callable[[Tensor], Tensor],
     batch_size: int,
     updates: int,
+    every_image: bool,
     seed: int,
     progress: Progress | None,
     engine_args: Mapping[str, Any],
@@ -46,11 +47,14 @@ def train(
         prepare: Makes of some of them what the module's pre-processor takes.
         batch_size: Images in a batch.
         updates: Batches to train on.
+        every_image: Whether each image must be seen; if not, one that would be a batch of its own is left to the next
+            epoch, since batch norm cannot learn from a single value.
         seed: Fixes the order of the images.
         progress: Called after every update.
         engine_args: Further arguments of the Engine.
     """
-    data = _Images(images, prepare, batch_size, seed)
+    left_over = len(images) > batch_size and len(images) % batch_size == 1
+    data = _Images(images, prepare, batch_size, seed, drop_last=left_over and not every_image)
     with tempfile.TemporaryDirectory() as scratch, _quiet_lightning():
         engine = Engine(
             callbacks=[_Budget(updates, progress)],
@@ -77,12 +81,15 @@ class _Images(pl.LightningDataModule):
     name = "images"
     category = ""
 
-    def __init__(self, images: Tensor, prepare: Callable[[Tensor], Tensor], batch_size: int, seed: int) -> None:
+    def __init__(
+        self, images: Tensor, prepare: Callable[[Tensor], Tensor], batch_size: int, seed: int, *, drop_last: bool
+    ) -> None:
         super().__init__()
         self.loader: DataLoader[Tensor] = DataLoader(
             images,  # type: ignore[arg-type]  # a tensor is a sequence of images
             batch_size=batch_size,
             shuffle=True,
+            drop_last=drop_last,
             generator=torch.Generator().manual_seed(seed),
             collate_fn=functools.partial(_batch, prepare),
         )
