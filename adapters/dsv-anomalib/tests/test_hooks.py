@@ -32,6 +32,19 @@ def test_listing_the_plugins_imports_neither_torch_nor_anomalib():
     assert "failed" not in listed.stdout
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import dsv_anomalib; dsv_anomalib.select",
+        "import dsv_plugins as d; d.build_registry().create(d.DetectorEncoderPlugin, 'anomalib-draem', {})",
+    ],
+    ids=["script", "worker"],
+)
+def test_importing_anomalib_is_silent(code):
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (imported.returncode, imported.stderr) == (0, "")
+
+
 def test_a_version_without_a_model_loses_that_entry_only():
     missing = replace(ENTRIES[0], model="anomalib.models.image.not_yet.NotYet")
     assert not missing.is_installed()

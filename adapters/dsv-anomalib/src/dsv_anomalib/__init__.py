@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dsv_anomalib.entries import Entry, FeatureSpace, ImageSpace
+from dsv_anomalib.importing import import_anomalib
 
 if TYPE_CHECKING:
     from dsv_anomalib.callback import DSVCallback
@@ -45,5 +46,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _NEED_TORCH:
+        import_anomalib()
         return getattr(importlib.import_module(_NEED_TORCH[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_anomalib.importing import import_anomalib
 from dsv_plugins import DSVError, InputError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _parser() -> ArgumentParser:
 
 
 def _run(arguments: Namespace, parser: ArgumentParser) -> None:
+    import_anomalib()
     from anomalib.engine import Engine
 
     from dsv_anomalib.data import set_up

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsv_anomalib.importing import import_anomalib
 from dsv_anomalib.weights import Backbone
 from dsv_plugins import DetectorEncoderPlugin, PluginError
 
@@ -194,6 +195,7 @@ def _make(
         model_params: Arguments of the model.
         engine_args: Arguments of anomalib's Engine.
     """
+    import_anomalib()
     from dsv_anomalib.detector import AnomalibDetector
 
     return AnomalibDetector(
