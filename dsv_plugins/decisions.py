@@ -20,16 +20,21 @@ __all__ = [
     "DEFAULT_FALSE_ALARMS",
     "Calibration",
     "Findings",
+    "check_promise",
     "check_rate",
     "combined_scores",
     "discoveries",
     "findings",
+    "images_to_keep_out",
     "score_scale",
 ]
 
 Array = NDArray[Any]
 
 DEFAULT_FALSE_ALARMS = 0.05
+LEAST_ASKED_FOR = 2
+LEAST_KEPT_OUT, USUALLY_KEPT_OUT, MOST_KEPT_OUT = 5, 19, 100
+"""Fewer than 5 good images decide nothing; 19 are enough for one false alarm in 20; more than 100 are a waste."""
 STOREY = 0.5
 """P-values above it are taken to be those of good images, when the share of anomalies is estimated."""
 RESAMPLES = 500
@@ -133,10 +138,53 @@ def combined_scores(detectors: Sequence[Mapping[str, ArrayLike]]) -> dict[str, A
     }
 
 
+def images_to_keep_out(images: int, share: float | None = None) -> int:
+    """How many of these good images are kept out of training, to decide by.
+
+    Args:
+        images: How many there are.
+        share: The share that somebody asked for; if None, a fifth, but 19 to 100, and never more than a third.
+
+    Raises:
+        InputError: It is no share.
+    """
+    if share is None:
+        count = min(MOST_KEPT_OUT, max(USUALLY_KEPT_OUT, images // 5), images // 3)
+        return count if count >= LEAST_KEPT_OUT else 0
+    if not 0 <= share < 1:
+        raise InputError(f"holdout is {share}; give a share of the train images from 0 to below 1")
+    return max(LEAST_ASKED_FOR, round(share * images)) if share else 0
+
+
 def check_rate(name: str, rate: float) -> None:
     """Refuse a rate that is not between 0 and 1."""
-    if not 0 < rate < 1:
-        raise InputError(f"{name} is {rate:g}; give a rate between 0 and 1, such as 0.05")
+    is_number = isinstance(rate, (int, float))
+    if not is_number or not 0 < rate < 1:
+        raise InputError(
+            f"{name} is {format(rate, 'g') if is_number else repr(rate)}; give a rate between 0 and 1, such as 0.05"
+        )
+
+
+def check_promise(false_alarms: float, images: int, share: float | None = None) -> None:
+    """Refuse a rate that too few good images could promise, before anything is trained.
+
+    Args:
+        false_alarms: The rate.
+        images: How many good images there are.
+        share: Which share of them is kept out of training, as for `images_to_keep_out`.
+    """
+    kept_out = images_to_keep_out(images, share)
+    lowest = 1 / (kept_out + 1)
+    if lowest > false_alarms + ROUNDING:
+        can = (
+            f"which can promise {lowest:.3g} or more; ask for that, or give"
+            if kept_out
+            else "so nothing can be promised; give"
+        )
+        raise InputError(
+            f"false_alarms is {false_alarms:g}, but {kept_out} of the {images} good images are kept out of training, "
+            f"{can} more good images"
+        )
 
 
 def discoveries(p_values: Array, rate: float) -> Array:

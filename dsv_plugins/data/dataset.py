@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from dsv_plugins.data.images import BadFile, ImageFile, Survey, survey, write_pixels
-from dsv_plugins.data.listing import LEAST_IMAGES, image_files, list_images, stop_at
+from dsv_plugins.data.listing import image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
 from dsv_plugins.store.artifacts import (
@@ -28,6 +28,8 @@ from dsv_plugins.store.folder import finished_folder
 from dsv_plugins.store.trust import verify
 
 __all__ = ["Dataset", "open_dataset", "prepare"]
+
+LEAST_IMAGES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +69,7 @@ def prepare(
         test: Unlabelled images, likewise.
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
-        holdout: Share of the train images to keep out of training; None for as many as `default_holdout` says.
+        holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
         progress: Called with the name of the set, the images decoded and the images there are.

@@ -16,17 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, find_images
+from dsv_plugins.decisions import images_to_keep_out
 from dsv_plugins.errors import InputError, describe_error, shown
 from dsv_plugins.seeding import derived_seed
 
-__all__ = ["LEAST_IMAGES", "Listing", "default_holdout", "image_files", "list_images", "stop_at"]
+__all__ = ["Listing", "image_files", "list_images", "stop_at"]
 
 LISTS = (".txt", ".csv")
 PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
 """The columns of a CSV file in which the paths may be."""
-LEAST_IMAGES = 2
-LEAST_HELD_OUT, USUAL_HELD_OUT, MOST_HELD_OUT = 5, 19, 100
-"""Fewer than 5 good images decide nothing; 19 are enough for one false alarm in 20; more than 100 are a waste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def list_images(train: Survey, test: Survey, *, size: int, holdout: float | None
         train: The normal images that were found.
         test: The unlabelled images that were found.
         size: Height and width to which images are resized.
-        holdout: Share of the train images to keep out of training; None for as many as `default_holdout` says.
+        holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
 
@@ -91,12 +89,6 @@ def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return _existing(paths, "the list")
 
 
-def default_holdout(images: int) -> int:
-    """How many of these train images are kept out of training if nobody says so: none if there are fewer than 15."""
-    count = min(MOST_HELD_OUT, max(USUAL_HELD_OUT, images // 5), images // 3)
-    return count if count >= LEAST_HELD_OUT else 0
-
-
 def stop_at(bad: Sequence[BadFile]) -> str:
     """What is wrong with these files, in one line."""
     also = f", {bad[1].path} {bad[1].reason}" if len(bad) > 1 else ""
@@ -119,11 +111,7 @@ def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> t
 
 def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
     """The train images to train on, and a seeded share to hold out."""
-    if holdout is not None and not 0 <= holdout < 1:
-        raise InputError(f"holdout is {holdout}; give a share of the train images from 0 to below 1")
-    count = default_holdout(len(train)) if holdout is None else round(holdout * len(train))
-    if holdout:
-        count = max(LEAST_IMAGES, count)
+    count = images_to_keep_out(len(train), holdout)
     if count == 0:
         return train, []
     generator = np.random.default_rng(derived_seed(seed, len(train)))

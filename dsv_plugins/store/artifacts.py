@@ -64,21 +64,25 @@ SETS = ("train", "augmented", "test", "holdout")
 def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
     """Write what the run folder is for, or check that it is for this study; returns whether it was there before.
 
+    A folder in which not even the images were read yet, since one of them is broken, is for whoever comes next.
+
     Raises:
         InputError: The folder belongs to another study.
         StoreError: Another version wrote it.
     """
-    if not run.study.exists():
-        versions = {name: metadata.version(name) for name in VERSIONED}
-        write_sealed(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
-        return False
-    for name, value in read_study(run)["identity"].items():
-        if identity.get(name) != value:
-            raise InputError(
-                f"{run.path} belongs to a study whose {name} is {value}, not {identity.get(name)}; give another --out "
-                "(out=FOLDER)"
-            )
-    return True
+    if run.study.exists():
+        claimed = read_study(run)["identity"]
+        differing = [name for name, value in claimed.items() if identity.get(name) != value]
+        if not differing:
+            return True
+        if has_image_index(run.data) or any(run.candidates.glob("*")):
+            name = differing[0]
+            other = f"whose {name} is {claimed[name]}, not {identity.get(name)}"
+            other = f"of other {name} images" if name in ("train", "test") else other
+            raise InputError(f"{run.path} belongs to a study {other}; give another --out (out=FOLDER)")
+    versions = {name: metadata.version(name) for name in VERSIONED}
+    write_sealed(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
+    return False
 
 
 def read_study(run: RunFolder) -> Mapping[str, Any]:

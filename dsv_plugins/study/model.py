@@ -122,7 +122,9 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
     try:
         now = registry.identity(DetectorEncoderPlugin, name)
     except UnknownPluginError as error:
-        needed = f"give --plugins {','.join(record.plugins)}" if record.plugins else "install it"
+        needed = (
+            f"give --plugins {','.join(record.plugins)}" if record.plugins else "install it, or give it as plugins=…"
+        )
         raise UnknownPluginError(
             f"{folder.path} needs the detector {name!r} of {record.provider or 'another package'}; {needed}"
         ) from error

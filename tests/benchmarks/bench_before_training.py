@@ -58,7 +58,7 @@ def main() -> None:
         print(
             f"{run.parent.name}: {', '.join(f'{name} {values[-1]:.3f}' for name, values in aucs.items())}", flush=True
         )
-    print_aucs(trainings, aucs)
+    print_aucs(trainings, {name: by_task(values, runs) for name, values in aucs.items()})
     print_correlations(correlations)
 
 
@@ -95,12 +95,18 @@ def embedded_copies(candidate: Candidate, images: Tensor, encode: Callable[[Tens
     return torch.cat([encode(augmentation(as_float(batch), generator=generator)) for batch in batches])
 
 
+def by_task(values: Sequence[float], runs: Sequence[Path]) -> list[float]:
+    """The mean over the seeds of each task."""
+    tasks = np.array([run.parent.name for run in runs])
+    return [float(np.mean(np.asarray(values)[tasks == task])) for task in np.unique(tasks)]
+
+
 def patch_size(evaluation: Evaluation) -> float:
     return float(str(evaluation.candidate.params["patch_size"]))
 
 
 def print_aucs(trainings: Mapping[str, int], aucs: Mapping[str, Sequence[float]]) -> None:
-    print(f"\n| {len(aucs[ALL])} pools | trainings | AUC | better : worse than {ALL} | p |\n|---|---:|---:|---:|---:|")
+    print(f"\n| {len(aucs[ALL])} tasks | trainings | AUC | better : worse than {ALL} | p |\n|---|---:|---:|---:|---:|")
     for name, values in sorted(aucs.items(), key=lambda item: -np.mean(item[1])):
         differences = np.subtract(values, aucs[ALL])
         compared = f"{(differences > 0).sum()} : {(differences < 0).sum()} | {signed_rank_p(values, aucs[ALL]):.2g}"

@@ -19,7 +19,7 @@ from dsv_plugins import InputError
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
-from dsv_plugins.data.listing import default_holdout
+from dsv_plugins.decisions import images_to_keep_out
 from dsv_plugins.store.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)
@@ -371,7 +371,7 @@ def test_who_stops_does_not_wait_for_the_images_that_are_ahead(tmp_path, monkeyp
     ("good", "kept_out"), [(2, 0), (14, 0), (15, 5), (30, 10), (57, 19), (60, 19), (95, 19), (200, 40), (5000, 100)]
 )
 def test_how_many_good_images_are_kept_out(good: int, kept_out: int):
-    assert default_holdout(good) == kept_out
+    assert images_to_keep_out(good) == kept_out
 
 
 # ---------------------------------------------------------------------------

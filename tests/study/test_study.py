@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,17 @@ def test_a_folder_of_another_study_is_refused(finished, tmp_path):
     shutil.copytree(result.run, tmp_path / "run")
     with pytest.raises(InputError, match=r"belongs to a study whose seed is 0, not 5; give another --out"):
         tiny(task, tmp_path / "run", seed=5).run()
+
+
+def test_a_folder_in_which_a_broken_image_was_found_is_free(task, tmp_path):
+    good = sorted((task / "train/good").iterdir())
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    study = tiny(task, tmp_path / "run", grid={"patch_size": [0.1]})
+    with pytest.raises(InputError, match=r"broken\.png cannot be read as an image"):
+        replace(study, train=[*good, tmp_path / "broken.png"]).run()
+    replace(study, train=good).run()
+    with pytest.raises(InputError, match="belongs to a study of other train images; give another --out"):
+        replace(study, train=good[1:]).run()
 
 
 def test_several_augmentations_are_one_pool(task, tmp_path):

@@ -243,6 +243,8 @@ def test_a_model_can_be_built_on_our_backbone_without_a_network(name, monkeypatc
     found = fitted(name, NOISE, image_size=128, batch_size=4, model_params={"backbone": OUR_BACKBONE})
     (normalise,) = (step for step in found.module.pre_processor.transform.transforms if isinstance(step, Normalize))
     assert (list(normalise.mean), list(normalise.std)) == ([0.5] * 3, [0.5] * 3)
+    exported = found.module.pre_processor.export_transform(images(2, size=128) / 255)
+    torch.testing.assert_close(exported, images(2, size=128) / 255 * 2 - 1)
     assert found.score(images(2)).isfinite().all()
     own = dict(timm.create_model(OUR_BACKBONE, pretrained=True).named_parameters())["conv_stem.weight"]
     assert any(torch.equal(value.cpu(), own) for value in found.module.model.state_dict().values())

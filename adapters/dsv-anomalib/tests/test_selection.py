@@ -29,7 +29,7 @@ from torch import nn
 import dsv_anomalib
 from dsv_anomalib import Entry, ImageSpace, detector
 from dsv_anomalib.table import ENTRIES
-from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, build_registry
+from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, UnknownPluginError, build_registry
 from dsv_plugins.cli import main as dsv
 
 TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
@@ -115,6 +115,13 @@ def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
     np.testing.assert_allclose(predicted.pred_score, expected, atol=1e-3)
     maps = torch.stack([member.module.model(pixels).anomaly_map.detach() for member, _ in members]).mean(dim=0)
     torch.testing.assert_close(predicted.anomaly_map.squeeze(1), maps, rtol=1e-4, atol=1e-5)
+    by_engine = Engine().export(found.model, "onnx", export_root=tmp_path, input_size=found.model.input_size)
+    assert dsv(["export", str(found.run), "--out", str(tmp_path / "detector.onnx")]) == 0
+    for file in (by_engine, tmp_path / "detector.onnx"):
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        (given,) = session.get_inputs()
+        for count in (1, 3):
+            assert len(session.run(None, {given.name: pixels[:count].numpy()})[0]) == count
 
 
 def test_an_argument_that_a_model_does_not_have_is_refused_before_any_training(task, tmp_path):
@@ -282,9 +289,14 @@ def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
         space={"patch_size": [0.1, 0.4]},
         detector_params={"image_size": SIDE, "updates": 3, "batch_size": 4},
         executor="serial",
+        holdout=0.5,
         out=tmp_path / "run",
     )
     assert isinstance(found.model, Mine)
+    with pytest.raises(UnknownPluginError, match="if it is an Entry or a function of your own, give it as model="):
+        dsv_anomalib.load(tmp_path / "run")
+    loaded = dsv_anomalib.load(tmp_path / "run", model=entry)
+    assert torch.equal(loaded.model.encoder[-1].weight, found.model.model.encoder[-1].weight)
     pixels = torch.rand(2, 3, SIDE, SIDE)
     expected = found.model.model.encoder(found.model.pre_processor.transform(pixels))
     torch.testing.assert_close(found.detector.encode(pixels), expected, rtol=1e-4, atol=1e-5)
@@ -419,8 +431,11 @@ def test_the_threshold_comes_from_good_images_kept_out_of_training(selected_with
 
 
 def test_a_rate_that_cannot_be_promised_is_told(selected_with_holdout):
+    with pytest.raises(InputError, match="10 of the 30 good images are kept out .* can promise 0.0909 or more"):
+        selected_with_holdout(false_alarms=0.01)
+    selected = selected_with_holdout()
     with pytest.raises(InputError, match="10 held-out images cannot promise a false-alarm rate of 0.01"):
-        selected_with_holdout(false_alarms=0.01).model  # noqa: B018 — loading it is what fails
+        dsv_anomalib.load(selected.run, false_alarms=0.01)
     with pytest.raises(InputError, match="give a rate between 0 and 1"):
         selected_with_holdout(false_alarms=2)
 
@@ -450,6 +465,11 @@ def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tm
         ("draem", {"model_params": NARROW}, r"arguments of the model are detector_params=\{'model_params': …\}"),
         ("draem", {"engine_args": {"max_epochs": 1}}, "engine_args has max_epochs, which the study sets itself"),
         ("cutpaste", {"engine_args": {"accelerator": "cpu"}}, "cutpaste is trained without it"),
+        ("draem", {"engine_args": {"acelerator": "cpu"}}, "Trainer does not take; did you mean 'accelerator'"),
+        ("draem", {"unlabeled": "parts"}, r"select takes no unlabeled \(did you mean 'unlabelled'\?\)"),
+        ("draem", {"false_alarms": "few"}, "false_alarms is 'few'; give a rate between 0 and 1"),
+        ("draem", {"false_alarms": 0.05}, "0 of the 8 good images are kept out .*, so nothing can be promised"),
+        ("draem", {"false_alarms": 0.05, "holdout": 0.5}, "4 of the 8 good images .* can promise 0.2 or more"),
     ],
 )
 def test_wrong_calls_are_one_line(task, tmp_path, model, settings, message):
@@ -473,6 +493,23 @@ def test_good_images_that_nobody_would_use_are_told(task, tmp_path):
     assert len(found.evaluation(found.choice.candidate).embeddings.train) == 8
     with pytest.warns(UserWarning, match='parts sets 1 of the good images aside.*test_split_mode="none"'):
         dsv_anomalib.select("cutpaste", Folder(name="parts", root=task, **places), out=tmp_path / "part", **settings)
+
+
+def test_a_module_that_is_made_is_not_made_again(task):
+    with pytest.raises(InputError, match="the model is a Mine that is made already; give the class Mine"):
+        dsv_anomalib.select(Mine(), folder(task))
+
+
+def test_validation_images_that_were_test_images_count_as_unlabelled(task, tmp_path):
+    halved = folder(task, val_split_mode="from_test")
+    dsv_anomalib.select("cutpaste", halved, out=tmp_path / "run", **NATIVE_SETTINGS)
+    index = json.loads((tmp_path / "run/data/images.json").read_text())
+    assert len(index["files"]["test"]) == len(list((task / "test").rglob("*.png")))
+
+
+def test_without_test_images_the_way_out_is_told(task):
+    with pytest.raises(InputError, match="parts has no test images; .*unlabelled=FOLDER"):
+        dsv_anomalib.select("cutpaste", good_images_only(task, test_split_mode="none"), **NATIVE_SETTINGS)
 
 
 def test_a_path_is_no_datamodule(task):

@@ -79,6 +79,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--selector", type=str | list[str] | None, help="one selector, or a list; by default that of `dsv select`"
     )
+    parser.add_argument(
+        "--keep", type=str | None, help="choice, or ensemble for all settings as one; by default that of the model"
+    )
     parser.add_argument("--updates", type=int | None, help="updates of each training, in place of the trainer's epochs")
     parser.add_argument("--image_size", type=int | None, help="height and width in pixels")
     parser.add_argument("--executor", default="processes", help="where the trainings run")
@@ -117,6 +120,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         augmentation=arguments.augmentation,
         space=arguments.space,
         selector=arguments.selector,
+        keep=arguments.keep,
         detector_params=params,
         engine_args=None if native or plain else engine_args,
         executor=arguments.executor,

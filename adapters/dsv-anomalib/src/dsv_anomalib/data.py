@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from anomalib.data import AnomalibDataModule
-from anomalib.data.utils import read_image
+from anomalib.data.utils import ValSplitMode, read_image
 from anomalib.models.components import AnomalibModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional
 
 from dsv_plugins import InputError
 
-__all__ = ["images_of", "preprocessed", "set_up", "train_paths"]
+__all__ = ["images_of", "preprocessed", "set_up", "test_paths", "train_paths"]
 
 SPLIT_SEED = 0
 
@@ -36,16 +36,18 @@ def images_of(datamodule: AnomalibDataModule, size: int, at_most: int | None = N
     Only the paths of images are taken from it: masks are not opened, and labels are not looked at.
 
     Args:
-        datamodule: Where test images are missing, its validation images serve.
+        datamodule: Its test images, and the validation images that were split off from them, serve as one set.
         size: Height and width to resize to.
         at_most: How many of each, evenly spaced; None for all.
 
     Raises:
-        InputError: It has no train images, or neither test nor validation images.
+        InputError: It has no train images, or no test images.
     """
-    train, test = train_paths(datamodule), _paths(datamodule, "test_data") or _paths(datamodule, "val_data")
+    train, test = train_paths(datamodule), test_paths(datamodule)
     if not test:
-        raise InputError(f"the datamodule {datamodule.name} has no test images; selection needs some")
+        raise InputError(
+            f"the datamodule {datamodule.name} has no test images; give it some, or give select unlabelled=FOLDER"
+        )
     return _read(_some(train, at_most), size), _read(_some(test, at_most), size)
 
 
@@ -59,6 +61,16 @@ def train_paths(datamodule: AnomalibDataModule) -> list[str]:
     if not paths:
         raise InputError(f"the datamodule {datamodule.name} has no train images; selection needs some")
     return paths
+
+
+def test_paths(datamodule: AnomalibDataModule) -> list[str]:
+    """The files of the test images of a datamodule that is set up.
+
+    By default anomalib makes half of them validation images, by which nobody decides here: they are unlabelled, too.
+    """
+    test, validation = _paths(datamodule, "test_data"), _paths(datamodule, "val_data")
+    of_test = getattr(datamodule, "val_split_mode", None) == ValSplitMode.FROM_TEST
+    return [*test, *validation] if of_test else test or validation
 
 
 def preprocessed(module: AnomalibModule, images: Tensor) -> Tensor:

@@ -311,7 +311,7 @@ class _Whole(nn.Module):
 
 def _flat(maps: Tensor) -> Tensor:
     """Maps as (images, height, width): some models add a dimension."""
-    return maps.reshape(len(maps), *maps.shape[-2:])
+    return maps.squeeze(1) if maps.ndim == 4 else maps
 
 
 def pooled(features: Tensor | Sequence[Tensor], pooling: Pooling) -> Tensor:
@@ -335,8 +335,12 @@ def _check_model_params(entry: Entry, params: Mapping[str, Any]) -> None:
         accepted |= inspect.signature(maker).parameters
     unknown = [name for name in params if name not in accepted]
     if unknown:
-        known = ", ".join(name for name, p in accepted.items() if p.kind is not p.VAR_KEYWORD)
-        raise ValueError(f"{entry.name} takes no {', '.join(unknown)} in model_params; it takes {known}")
+        known = [name for name, p in accepted.items() if p.kind is not p.VAR_KEYWORD]
+        meant = did_you_mean(unknown[0], known)
+        raise ValueError(
+            f"{entry.name} takes no {', '.join(unknown)} in model_params{f' ({meant})' if meant else ''}; it takes "
+            f"{', '.join(known)}"
+        )
 
 
 def _normalisation(module: AnomalibModule) -> Normalize | None:

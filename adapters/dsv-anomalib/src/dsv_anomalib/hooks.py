@@ -39,7 +39,7 @@ def augmentation() -> list[AugmentationPlugin]:
             FEATURE_NOISE,
             feature_noise,
             "Noise on features: the synthesis of Glass, SuperSimpleNet and GeneralAD; images stay as they are",
-            {"noise_std": [0.005, 0.015, 0.05, 0.15, 0.25, 0.5]},
+            {"noise_std": [0.015, 0.05, 0.25, 0.5, 2.0, 8.0]},
         ),
         AugmentationPlugin(
             LATENT_STRENGTH,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
+import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,27 @@ import torch
 from anomalib.data import AnomalibDataModule
 from anomalib.data.utils import TestSplitMode
 from anomalib.models.components import AnomalibModule
+from lightning.pytorch import Trainer
 
 import dsv_plugins
-from dsv_anomalib.data import images_of, set_up, train_paths
-from dsv_anomalib.entries import PREFIX, Entry
-from dsv_anomalib.native import DETECTOR, CutPaste
+from dsv_anomalib.data import images_of, set_up, test_paths, train_paths
+from dsv_anomalib.entries import PREFIX
+from dsv_anomalib.models import Model, detector_of, is_native
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import ENTRIES, NATIVE, find, plain_detectors
+from dsv_anomalib.table import plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
-from dsv_plugins import (
-    DetectorEncoderPlugin,
-    Display,
-    InputError,
-    Observer,
-    Result,
-    build_registry,
-    hookimpl,
-)
+from dsv_plugins import DetectorEncoderPlugin, Display, InputError, Observer, Result, build_registry
 from dsv_plugins import select as select_images
-from dsv_plugins.decisions import check_rate, combined_scores
+from dsv_plugins.decisions import check_promise, check_rate, combined_scores
 from dsv_plugins.errors import did_you_mean
 from dsv_plugins.types import DETECTOR_PREFIX
 
-__all__ = ["Model", "Selected", "select"]
+__all__ = ["Selected", "select"]
 
 DEFAULT_IMAGE_SIZE = 256
 MODEL_PREFIX = "model."
 """Begins the name of an argument of the model in a space."""
-
-Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
-"""A name, a class, an entry, or a function that makes a module."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +112,13 @@ def select(
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
-    detector, own, own_plugins = _detector(model)
+    detector, own, own_plugins = detector_of(model)
     plugins = (own_plugins, study.pop("plugins", ()))
     registry = build_registry(plugins)
     made = registry.create(DetectorEncoderPlugin, detector, params)
     set_up(datamodule)
+    if false_alarms is not None:
+        check_promise(false_alarms, len(train_paths(datamodule)), study.get("holdout"))
     if unlabelled is None:
         _warn_of_meaningless_tests(datamodule)
         images: tuple[Any, Any] = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
@@ -146,6 +138,8 @@ def select(
             observer=watching,
             **study,
         )
+        if result.findings is not None:
+            watching.noted(str(result.findings))
     found = {field.name: getattr(result, field.name) for field in fields(result)}
     return Selected(**found, false_alarms=false_alarms)
 
@@ -158,16 +152,12 @@ def _setting(name: str, detector: str) -> str:
     return f"{DETECTOR_PREFIX}{place}{name.removeprefix(MODEL_PREFIX)}"
 
 
-def _is_native(model: Model) -> bool:
-    return model in (NATIVE, CutPaste)
-
-
 def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], study: Mapping[str, Any]) -> None:
     """Refuse, in one line, what would fail inside anomalib or Lightning, or as an argument of another function."""
     settings = [field.name for field in fields(dsv_plugins.Study)]
     for name in study:
         if name not in settings:
-            meant = did_you_mean(name, settings)
+            meant = did_you_mean(name, [*inspect.signature(select).parameters, *settings])
             raise InputError(
                 f"select takes no {name}{f' ({meant})' if meant else ''}; arguments of the model are "
                 "detector_params={'model_params': …}"
@@ -177,7 +167,7 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], stu
             f"the datamodule is a {type(datamodule).__name__}; give one of anomalib.data, such as Folder(name='parts', "
             "root='parts', normal_dir='train/good', …)"
         )
-    if engine_args and (_is_native(model) or model in plain_detectors()):
+    if engine_args and (is_native(model) or model in plain_detectors()):
         raise InputError(f"engine_args are for models that anomalib's Engine trains; {model} is trained without it")
     reserved = [name for name in engine_args if name in RESERVED]
     if reserved:
@@ -185,11 +175,20 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], stu
             f"engine_args has {', '.join(reserved)}, which the study sets itself; the length of a training is "
             "detector_params={'updates': …}"
         )
+    accepted = inspect.signature(Trainer).parameters
+    unknown = [name for name in engine_args if name not in accepted]
+    if unknown:
+        raise InputError(
+            f"engine_args has {unknown[0]}, which Lightning's Trainer does not take; "
+            f"{did_you_mean(unknown[0], accepted) or 'its documentation lists what it takes'}"
+        )
 
 
 def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
     """Say so if the test images cannot hold anomalies of their own. Only settings are looked at, not labels."""
     mode = getattr(datamodule, "test_split_mode", None)
+    if not test_paths(datamodule):
+        return
     if mode == TestSplitMode.SYNTHETIC:
         found = "are good images with synthetic anomalies"
     elif getattr(datamodule, "abnormal_dir", "") is None:
@@ -213,56 +212,3 @@ def _warn_of_unused_images(datamodule: AnomalibDataModule) -> None:
             'test_split_mode="none"',
             stacklevel=3,
         )
-
-
-def _detector(model: Model) -> tuple[str, str, tuple[object, ...]]:
-    """The names of the detector plugin and of its own augmentation, and the plugin itself if no package provides it."""
-    if _is_native(model):
-        return DETECTOR, NATIVE, ()
-    if model in plain_detectors():
-        return str(model), NATIVE, ()
-    entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
-    return f"{PREFIX}{entry.name}", entry.default_augmentation, () if entry in ENTRIES else (_Plugin(entry),)
-
-
-def _entry_of(make: Callable[[], AnomalibModule]) -> Entry:
-    """The entry of what a function makes, under a name of its own.
-
-    The name says what is made: a function that was changed since must not be given the run of what it made before.
-    """
-    made = make()
-    if not isinstance(made, AnomalibModule):
-        raise InputError(f"{make!r} made a {type(made).__name__}; give a function that makes a module of anomalib")
-    known, size = find(type(made)), made.input_size
-    shapes = [(name, tuple(parameter.shape)) for name, parameter in made.named_parameters()]
-    digest = hashlib.sha256(repr((dict(made.hparams), size, shapes)).encode()).hexdigest()[:8]
-    return replace(
-        known,
-        name=f"{known.name}-{digest}",
-        build=_Making(make),
-        image_size=size[0] if size else known.image_size,
-        backbone=None,  # its weights are here already
-        preflight=None,
-        weights_off={},
-    )
-
-
-@dataclass(frozen=True)
-class _Making:
-    """A user's function in the place of a class: its modules are complete, and take no further arguments."""
-
-    make: Callable[[], AnomalibModule]
-
-    def __call__(self, **arguments: Any) -> AnomalibModule:
-        return self.make()
-
-
-@dataclass(frozen=True)
-class _Plugin:
-    """An entry that no package brings."""
-
-    entry: Entry
-
-    @hookimpl
-    def detector_encoder(self) -> DetectorEncoderPlugin:
-        return self.entry.record()

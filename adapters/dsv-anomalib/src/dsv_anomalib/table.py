@@ -230,6 +230,7 @@ ENTRIES: tuple[Entry, ...] = (
             {"noise_std": "model.gaussian_noise_std", "radius_quantile": "model.radius_quantile"},
             _glass_with_noise,
         ),
+        own_augmentation=f"{PREFIX}perlin",  # its noise on features makes no difference
         build=_build_glass,
         backbone=Backbone(
             "backbone",

@@ -15,9 +15,10 @@ from torchvision.transforms.v2 import Compose, Resize, ToDtype
 
 import dsv_plugins
 from dsv_anomalib.detector import AnomalibDetector
+from dsv_anomalib.models import Model, detector_of
 from dsv_anomalib.native import DETECTOR, CutPaste, OwnModule
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, Model, build_registry
+from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, UnknownPluginError, build_registry
 
 __all__ = ["TrainedDetector", "fitted_module", "load"]
 
@@ -34,11 +35,14 @@ class Detecting(Protocol):
     def as_module(self) -> nn.Module | None: ...
 
 
-def load(run: Path | str, *, false_alarms: float | None = None, plugins: object = ()) -> AnomalibModule:
+def load(
+    run: Path | str, *, model: Model | None = None, false_alarms: float | None = None, plugins: object = ()
+) -> AnomalibModule:
     """The model that a finished selection chose, as a fitted module: for `Engine().test`, `predict` and `export`.
 
     Args:
         run: The run folder, of `dsv_anomalib.select`, `dsv-anomalib` or `dsv select`.
+        model: What was given to `select`, if that was an `Entry` or a function: no package has it.
         false_alarms: The share of good images that it may call anomalous; 0.05 if None, or the lowest rate that the
             good images kept out of training can promise.
         plugins: Plugins that are in no package, as for `build_registry`.
@@ -47,23 +51,27 @@ def load(run: Path | str, *, false_alarms: float | None = None, plugins: object 
         InputError: No good images were kept out of training, so that there is no threshold, or they cannot promise that
             rate.
     """
-    model = dsv_plugins.load(run, false_alarms=false_alarms, plugins=plugins)
-    if model.calibration is None or model.false_alarms is None:
+    plugins = (() if model is None else detector_of(model)[-1], plugins)
+    try:
+        found = dsv_plugins.load(run, false_alarms=false_alarms, plugins=plugins)
+    except UnknownPluginError as error:
+        raise UnknownPluginError(f"{error}; if it is an Entry or a function of your own, give it as model=…") from error
+    if found.calibration is None or found.false_alarms is None:
         raise InputError(
             f"{run} has no threshold, since no good images were kept out of training; give some with "
             f"`dsv score {run} IMAGES --recalibrate FOLDER`"
         )
-    record, module = model.record, fitted_module(model, plugins)
+    record, module = found.record, fitted_module(found, plugins)
     post_processor = LabelFreePostProcessor()
-    held_out = torch.from_numpy(model.calibration.held_out)
-    post_processor.fit(held_out, model.calibration.threshold(model.false_alarms))
+    held_out = torch.from_numpy(found.calibration.held_out)
+    post_processor.fit(held_out, found.calibration.threshold(found.false_alarms))
     if record.heat_scale is not None and record.heat_threshold is not None:
         post_processor.fit_pixels(*record.heat_scale, record.heat_threshold)
     module.post_processor = post_processor
     return module
 
 
-def fitted_module(model: Model, plugins: object = ()) -> AnomalibModule:
+def fitted_module(model: dsv_plugins.Model, plugins: object = ()) -> AnomalibModule:
     """The model of a run as a module of anomalib, without a threshold.
 
     Args:

@@ -65,12 +65,14 @@ class Backbone:
         if self.named(params) != OUR_BACKBONE:
             return dict(params)
         import torchvision.transforms.v2 as transforms
+        from anomalib.pre_processing import PreProcessor
 
         import dsv_plugins.backbones  # noqa: F401 — registers it
 
         resize = next(step for step in pre_processor.transform.transforms if isinstance(step, transforms.Resize))
         # Its weights expect values from -1 to 1.
-        pre_processor.transform = transforms.Compose([resize, transforms.Normalize([0.5] * 3, [0.5] * 3)])
+        scaled = PreProcessor(transforms.Compose([resize, transforms.Normalize([0.5] * 3, [0.5] * 3)]))
+        pre_processor.transform, pre_processor.export_transform = scaled.transform, scaled.export_transform
         return {self.argument: OUR_BACKBONE, **(self.with_ours or {}), **params}
 
 
