@@ -94,12 +94,27 @@ def export_model(model: Model, file_format: str, target: Path) -> tuple[str, ...
     try:
         with _quiet(), torch.no_grad():
             outputs = tuple(judge(images))
-            program = torch.export.export(judge, (images,), dynamic_shapes={INPUT: {0: torch.export.Dim(BATCH)}})
-            content = _WRITERS[file_format](program, outputs, describe(model))
+            content = _WRITERS[file_format](_traced(judge, images), outputs, describe(model))
     except Exception as error:
         raise PluginError(f"the detector {name!r} cannot be exported: {describe_error(error)}") from error
     write_bytes(target, content)
     return outputs
+
+
+def _traced(judge: Judge, images: Tensor) -> Any:
+    """The program for any number of images.
+
+    Some networks, such as Glass of anomalib, take the number that they are run with for the only one. From their code
+    alone, without running them, they can be traced.
+    """
+    shapes = {INPUT: {0: torch.export.Dim(BATCH)}}
+    try:
+        return torch.export.export(judge, (images,), dynamic_shapes=shapes)
+    except Exception as error:
+        try:
+            return torch.export.export(judge, (images,), dynamic_shapes=shapes, strict=True)
+        except Exception:
+            raise error from None
 
 
 def describe(model: Model) -> dict[str, str]:

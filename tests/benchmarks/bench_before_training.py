@@ -64,7 +64,7 @@ def main() -> None:
 
 def trained_by(pool: Sequence[Evaluation], losses: Mapping[str, Sequence[float]]) -> dict[str, list[Evaluation]]:
     """Which of the candidates, in the order of their sizes, each way of saving trainings would have trained."""
-    ways = {ALL: list(pool)}
+    ways = {ALL: list(pool), "the smallest": list(pool[:1])}
     for count in (5, 3, 1):
         ways[f"{count} over the grid"] = [pool[int((place + 0.5) * len(pool) / count)] for place in range(count)]
     for name in SELECTORS:

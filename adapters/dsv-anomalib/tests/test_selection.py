@@ -29,7 +29,7 @@ from torch import nn
 import dsv_anomalib
 from dsv_anomalib import Entry, ImageSpace, detector
 from dsv_anomalib.table import ENTRIES
-from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, UnknownPluginError, build_registry
+from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, UnknownPluginError, build_registry, load
 from dsv_plugins.cli import main as dsv
 
 TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
@@ -385,15 +385,21 @@ def test_processes_choose_as_one_process_does(task, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys):
-    (entry,) = (entry for entry in ENTRIES if entry.name == "generalad")
+@pytest.mark.parametrize("model", ["glass", "generalad"])
+def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys, model):
+    (entry,) = (entry for entry in ENTRIES if entry.name == model)
     params = json.dumps({**entry.check_params, "updates": 2})
-    study = ["--detector", "anomalib-generalad", "--detector-params", params, "--executor", "serial"]
+    study = ["--detector", f"anomalib-{model}", "--detector-params", params, "--executor", "serial"]
     synthesis = ["--augmentation", "anomalib-feature-noise", "--grid", "noise_std=0.1"]
     assert dsv(["select", str(task), *study, *synthesis, "--out", str(tmp_path / "run"), "--json"]) == 0
     (candidate,) = json.loads(capsys.readouterr().out)["candidates"]
     assert candidate["status"] == "finished"
     assert candidate["params"] == {"noise_std": 0.1}
+    assert dsv(["export", str(tmp_path / "run"), "--out", str(tmp_path / "detector.onnx")]) == 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "detector.onnx"), providers=["CPUExecutionProvider"])
+    pixels = images(3, size=entry.check_params["image_size"]).float() / 255
+    (scores, *_) = session.run(None, {"images": pixels.numpy()})
+    np.testing.assert_allclose(scores, load(tmp_path / "run").detector.score(pixels), rtol=1e-3, atol=1e-5)
 
 
 def test_models_without_augmentation_are_refused(task):
