@@ -283,7 +283,16 @@ class AnomalibDetector(DetectorEncoder):
     @torch.no_grad()
     def _tapped(self, images: Tensor, tap: Tap) -> Tensor:
         module = self.module
-        embeddings = [pooled(tap(module, batch), self.pooling).cpu() for batch in self._batches(images, module)]
+        embeddings = []
+        for batch in self._batches(images, module):
+            try:
+                features = tap(module, batch)
+            except Exception as error:
+                raise InputError(
+                    f"the tap of {self.entry.name} failed ({describe_error(error)}); it takes the module and a batch, "
+                    "and returns features"
+                ) from error
+            embeddings.append(pooled(features, self.pooling).cpu())
         return torch.cat(embeddings)
 
     def _batches(self, images: Tensor, module: AnomalibModule) -> Iterator[Tensor]:
