@@ -176,14 +176,10 @@ def check_promise(false_alarms: float, images: int, share: float | None = None) 
     kept_out = images_to_keep_out(images, share)
     lowest = 1 / (kept_out + 1)
     if lowest > false_alarms + ROUNDING:
-        can = (
-            f"which can promise {lowest:.3g} or more; ask for that, or give"
-            if kept_out
-            else "so nothing can be promised; give"
-        )
+        promise = f"which can promise {lowest:.3g} or more; ask for that, or" if kept_out else "so no rate is promised;"
         raise InputError(
             f"false_alarms is {false_alarms:g}, but {kept_out} of the {images} good images are kept out of training, "
-            f"{can} more good images"
+            f"{promise} give more good images"
         )
 
 

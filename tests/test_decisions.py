@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsv_plugins import InputError
-from dsv_plugins.decisions import Calibration, discoveries, findings
+from dsv_plugins.decisions import Calibration, check_promise, discoveries, findings, images_to_keep_out
 
 
 def test_a_p_value_counts_the_held_out_scores_that_are_at_least_as_large():
@@ -113,3 +113,16 @@ def test_a_change_of_most_images_is_told_by_a_warning(share: float, warns: bool)
     assert not found.by_chance
     assert (found.warning is not None and "recalibrate" in found.warning) == warns
     assert (found.warning is None) == (not warns)
+
+
+@pytest.mark.parametrize("images", [2, 14, 15, 30, 57, 200])
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
+def test_a_rate_is_refused_beforehand_if_the_images_kept_out_cannot_promise_it(images, rate):
+    kept_out = images_to_keep_out(images)
+    try:
+        Calibration(np.arange(kept_out, dtype=float)).threshold(rate)
+    except InputError:
+        with pytest.raises(InputError, match=f"{kept_out} of the {images} good images are kept out"):
+            check_promise(rate, images)
+    else:
+        check_promise(rate, images)

@@ -186,10 +186,9 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], stu
 
 def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
     """Say so if the test images cannot hold anomalies of their own. Only settings are looked at, not labels."""
-    mode = getattr(datamodule, "test_split_mode", None)
     if not test_paths(datamodule):
         return
-    if mode == TestSplitMode.SYNTHETIC:
+    if getattr(datamodule, "test_split_mode", None) == TestSplitMode.SYNTHETIC:
         found = "are good images with synthetic anomalies"
     elif getattr(datamodule, "abnormal_dir", "") is None:
         found = "are good images only, split off from the train images"
