@@ -40,7 +40,7 @@ from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
     from dsv_plugins.detectors.lightning_detector import LightningDetector
-    from dsv_plugins.display import Display
+    from dsv_plugins.study.display import Display
     from dsv_plugins.study.model import Model, Prediction, load
     from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
@@ -100,7 +100,7 @@ __all__ = [
 ]
 
 _LATE = {
-    "Display": "dsv_plugins.display",
+    "Display": "dsv_plugins.study.display",
     "LightningDetector": "dsv_plugins.detectors.lightning_detector",
     "Model": "dsv_plugins.study.model",
     "Prediction": "dsv_plugins.study.model",

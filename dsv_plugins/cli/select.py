@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
 
 def conduct(study: Study, *, as_json: bool, command: str) -> Result:
     """Run a study with a display on the terminal; if it is interrupted, say how to resume."""
-    from dsv_plugins.display import Display
+    from dsv_plugins.study.display import Display
 
     console = progress_console(as_json=as_json)
     try:

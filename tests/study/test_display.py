@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from brightness import SETTINGS, BrightnessPlugins, grey_images
 
-import dsv_plugins.display
+import dsv_plugins.study.display
 from dsv_plugins import Candidate, Display, select
 
 
@@ -31,7 +31,7 @@ def test_lines_tell_what_is_done_and_go_to_the_standard_error(tmp_path, capfd):
 
 def test_a_long_training_says_how_far_it_is(monkeypatch, capfd):
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(dsv_plugins.display, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(dsv_plugins.study.display, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     candidate = Candidate("cutout", {"patch_size": 0.02})
     with Display() as display:
         display.dispatching("run", [candidate], 100)
