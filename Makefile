@@ -73,7 +73,7 @@ bench-losses bench-augmentations bench-training bench-study bench-startup bench-
 
 # What a user gets, against what a user would take instead.
 bench-quick: $(ADAPTERS_READY)
-	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --holdout 0.15 --seeds $(or $(SEEDS),0) --rivals frozen-timm,anomalib-patchcore --out $(or $(OUT),bench-quick)
+	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --holdout 0.15 --seeds $(or $(SEEDS),0) --rivals patch-memory,anomalib-patchcore --out $(or $(OUT),bench-quick)
 
 bench-settings bench-false-alarms: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py $(TASKS)

@@ -34,11 +34,12 @@ def as_float(images: Tensor) -> Tensor:
     return images if images.is_floating_point() else images.float().div_(255)
 
 
-def resized(images: Tensor, side: int) -> Tensor:
-    """The images in [0, 1], in single precision, `side` pixels high and wide."""
+def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Return the images in [0, 1], in single precision, at a size: height and width, or one number for both."""
     images = as_float(images).float()
-    if images.shape[-2:] != (side, side):
-        images = functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+    shape = (size, size) if isinstance(size, int) else size
+    if images.shape[-2:] != shape:
+        images = functional.interpolate(images, size=shape, mode="bilinear", antialias=True)
     return images
 
 

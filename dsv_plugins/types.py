@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,14 +18,50 @@ from dsv_plugins.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DETECTOR_PREFIX", "Candidate", "Embeddings", "Evaluation", "Health", "Scores", "candidate_label"]
+__all__ = [
+    "DETECTOR_PREFIX",
+    "Candidate",
+    "Embeddings",
+    "Evaluation",
+    "Health",
+    "Scores",
+    "Size",
+    "candidate_label",
+    "height_and_width",
+    "size_of_same_aspect",
+]
 
 CONCENTRATED = 0.5
 DETECTOR_PREFIX = "detector."
 """Begins the name of a hyperparameter that is a setting of the detector and not of the augmentation."""
 LARGE = 10_000
+SIDE_MULTIPLE = 16
+"""Of both sides of images that are not square, since networks make maps at a fraction of the size."""
+SAME_AREA = 0.2
+"""Relative difference of areas up to which images of such sides are left as they are."""
 SEPARABILITY_CAP = 0.5
 """More separability than this is no better: the text of the paper says so, below the equation."""
+
+Size = int | tuple[int, int]
+"""Height and width of images; one number if they are square."""
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    """Return the height and the width that a size stands for."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def size_of_same_aspect(height: float, width: float, side: int) -> Size:
+    """Return the size for such images: their aspect, and about the area of a square of that side."""
+    if height == width:
+        return side
+    is_multiple = height % SIDE_MULTIPLE == 0 and width % SIDE_MULTIPLE == 0
+    if is_multiple and abs(height * width / side**2 - 1) <= SAME_AREA:
+        return int(height), int(width)
+    scale = side / math.sqrt(height * width) / SIDE_MULTIPLE
+    rows, columns = (max(2, round(length * scale)) * SIDE_MULTIPLE for length in (height, width))
+    return side if rows == columns else (rows, columns)
 
 
 @dataclass(frozen=True, slots=True)

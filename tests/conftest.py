@@ -23,7 +23,7 @@ TINY = {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch
 OWN = f"dsv-plugins {metadata.version('dsv-plugins')}"
 BUILTINS = {
     "augmentation": {"cutout", "cutavg", "cutdiff", "cutpaste"},
-    "detector_encoder": {"cutpaste-resnet18", "cutpaste-timm", "frozen-timm"},
+    "detector_encoder": {"cutpaste-resnet18", "patch-fusion", "patch-memory"},
     "selector": {
         *("dsv", "discordance", "separability", "base", "mmd", "std", "mc", "select", "hits"),
         *("pu-auc", "energy", "cosine"),

@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--rivals",
         default="",
-        help="detectors without augmentations to compare with, as frozen-timm,anomalib-patchcore",
+        help="detectors without augmentations to compare with, as patch-memory,anomalib-patchcore",
     )
     parser.add_argument("--out", default="dsv-bench", help="the folder of all results; the same command resumes it")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")

@@ -35,14 +35,15 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.store.folder import RunFolder
     from dsv_plugins.study.export import SUFFIXES, export_model
     from dsv_plugins.study.model import NO_CALIBRATION, load
+    from dsv_plugins.types import height_and_width
 
     model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)
     target = Path(arguments.out or RunFolder(model.run).exported(SUFFIXES[arguments.format]))
     outputs = export_model(model, arguments.format, target)
-    side = model.record.image_size
+    height, width = height_and_width(model.record.image_size)
     told = [
         f"model: {target}",
-        f"takes RGB images from 0 to 1, (batch, 3, {side}, {side})",
+        f"takes RGB images from 0 to 1, (batch, 3, {height}, {width})",
         f"returns {', '.join(outputs)}",
     ]
     if model.false_alarms is None:

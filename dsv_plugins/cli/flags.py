@@ -20,7 +20,7 @@ from dsv_plugins.study.settings import StudySettings
 __all__ = ["add_study_flags", "study_settings"]
 
 SHORTCUTS: Mapping[str, tuple[str, type, str]] = {
-    "preset": ("detector_params", str, "a preset of the detector: quick or large; paper is the protocol of the paper"),
+    "preset": ("detector_params", str, "a preset of the detector: paper is the protocol of the paper"),
     "updates": ("detector_params", int, "training updates of each candidate; the shared ones grow with them"),
     "image_size": ("detector_params", int, "height and width in pixels"),
     "trials": ("search_params", int, "how many candidates to try, for searches that propose them"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from dsv_plugins.cli.heatmaps import HeatmapFolder
     from dsv_plugins.study.model import Model
+    from dsv_plugins.types import Size
 
 __all__ = ["add_arguments", "run"]
 
@@ -165,7 +166,7 @@ def _scored(
             heatmaps.write(batch, pixels, model.detector)
 
 
-def _decoded(files: Sequence[Path], size: int, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
+def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
     """The images, some at a time, with their files."""
     import numpy as np
     import torch

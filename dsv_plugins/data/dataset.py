@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from dsv_plugins.data.images import BadFile, ImageFile, Survey, survey, write_pixels
+from dsv_plugins.data.images import BadFile, ImageFile, Survey, median_aspect, survey, write_pixels
 from dsv_plugins.data.listing import image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
@@ -26,6 +26,7 @@ from dsv_plugins.store.artifacts import (
 )
 from dsv_plugins.store.folder import finished_folder
 from dsv_plugins.store.trust import verify
+from dsv_plugins.types import Size, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]
 
@@ -55,6 +56,7 @@ def prepare(
     folder: Path,
     *,
     size: int,
+    keeps_aspect: bool = False,
     holdout: float | None = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
@@ -69,6 +71,7 @@ def prepare(
         test: Unlabelled images, likewise.
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
+        keeps_aspect: Keep the aspect that most train images have, and the area of a square of that size.
         holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
@@ -83,7 +86,10 @@ def prepare(
         for name, source in (("train", train), ("test", test))
     )
     found = [_found(source, name) for name, source in (("train", train), ("test", test))]
-    listing = list_images(*found, size=size, holdout=holdout, seed=seed, skip_bad=skip_bad)
+    loaded: Size = size
+    if keeps_aspect and not isinstance(train, Tensor):
+        loaded = size_of_same_aspect(median_aspect([file.path for file in found[0][0]]), 1, size)
+    listing = list_images(*found, size=loaded, holdout=holdout, seed=seed, skip_bad=skip_bad)
     bad = list(listing.bad)
     index = _usable_index(folder, listing.fingerprint)
     if index is not None:
@@ -98,7 +104,7 @@ def prepare(
                 kept[name] = files
             else:
                 report = None if progress is None else _named(progress, name)
-                kept[name], unreadable = write_pixels(files, size, target, report, note)
+                kept[name], unreadable = write_pixels(files, loaded, target, report, note)
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
                 bad += unreadable

@@ -24,6 +24,7 @@ from dsv_plugins.data.image_warnings import collecting_warnings, warnings_of_pil
 from dsv_plugins.errors import InputError, one_line
 from dsv_plugins.store.folder import checksum
 from dsv_plugins.store.space import reserve_space
+from dsv_plugins.types import Size, height_and_width
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -33,6 +34,7 @@ __all__ = [
     "decode",
     "decode_all",
     "find_images",
+    "median_aspect",
     "split_folder",
     "survey",
     "write_pixels",
@@ -43,6 +45,8 @@ CHANNELS = 3
 SIXTEEN_TO_EIGHT_BITS = 257
 DRAFT = 2
 """A JPEG is decoded at no less than so many times the size that is needed: the resizing still does the smoothing."""
+ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)
+"""The tag of a photo that says how the camera was held, and its values if height and width are swapped."""
 AHEAD = 32
 """Images that each thread may decode before they are needed."""
 
@@ -128,16 +132,33 @@ def survey(paths: Sequence[Path]) -> Survey:
     return sorted(files, key=lambda file: (file.digest, file.path)), bad
 
 
-def decode(path: Path, size: int) -> NDArray[np.uint8]:
-    """One image as (channels, size, size), from any format, depth, colours and orientation.
+def median_aspect(paths: Sequence[Path]) -> float:
+    """Return the median of height / width of images, from their headers; files that cannot be read are left out."""
+    aspects = [aspect for aspect in map(_aspect, paths) if aspect is not None]
+    return float(np.median(aspects)) if aspects else 1.0
+
+
+def _aspect(path: Path) -> float | None:
+    try:
+        _require_file(path)
+        with Image.open(path) as image:
+            width, height = image.size
+            return float(width / height if _is_turned(image) else height / width)
+    except Exception:  # what is wrong with it is said when it is decoded
+        return None
+
+
+def decode(path: Path, size: Size) -> NDArray[np.uint8]:
+    """One image as (channels, height, width), from any format, depth, colours and orientation.
 
     Raises:
         InputError: The file is no image, or is damaged.
     """
+    height, width = height_and_width(size)
     try:
         _require_file(path)
         with Image.open(path) as image:
-            resized = _as_rgb(_upright(image, size)).resize((size, size), Image.Resampling.BILINEAR)
+            resized = _as_rgb(_upright(image, height, width)).resize((width, height), Image.Resampling.BILINEAR)
     # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
     except Exception as error:
         raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error
@@ -146,7 +167,7 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def decode_all(
-    paths: Sequence[Path], size: int, note: Note | None = None
+    paths: Sequence[Path], size: Size, note: Note | None = None
 ) -> Iterator[tuple[Path, NDArray[np.uint8] | InputError]]:
     """Each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some.
 
@@ -185,7 +206,7 @@ def decode_all(
 
 def write_pixels(
     files: Sequence[ImageFile],
-    size: int,
+    size: Size,
     target: Path,
     progress: DecodeProgress | None = None,
     note: Note | None = None,
@@ -199,7 +220,7 @@ def write_pixels(
     """
     good: list[ImageFile] = []
     bad: list[BadFile] = []
-    shape = (len(files), CHANNELS, size, size)
+    shape = (len(files), CHANNELS, *height_and_width(size))
     pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
     reserve_space(target, target.stat().st_size, f"the {target.stem} images")
     decoded = decode_all([file.path for file in files], size, note)
@@ -242,18 +263,25 @@ def _require_file(path: Path) -> None:
         raise OSError("it is a folder, a pipe, a socket or a device")
 
 
-def _upright(image: Image.Image, size: int) -> Image.Image:
+def _upright(image: Image.Image, height: int, width: int) -> Image.Image:
     """The decoded image as the camera was held.
 
     A JPEG is decoded at a half, a quarter or an eighth if that is enough, which is far faster. It is resized before it
     is turned: its decoded pixels may reach beyond the picture by a part of a pixel, and Pillow says how far.
     """
-    drafted = image.draft(None, (DRAFT * size, DRAFT * size))
+    if _is_turned(image):
+        height, width = width, height
+    drafted = image.draft(None, (DRAFT * width, DRAFT * height))
     image.load()
     if drafted is not None:
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=drafted[1])
+        image = image.resize((width, height), Image.Resampling.BILINEAR, box=drafted[1])
     ImageOps.exif_transpose(image, in_place=True)
     return image
+
+
+def _is_turned(image: Image.Image) -> bool:
+    """Whether height and width are swapped when the image is shown as the camera was held."""
+    return image.getexif().get(ORIENTATION, 1) in TURNED
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

@@ -19,6 +19,7 @@ from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, 
 from dsv_plugins.decisions import images_to_keep_out
 from dsv_plugins.errors import InputError, describe_error, shown
 from dsv_plugins.seeding import derived_seed
+from dsv_plugins.types import Size
 
 __all__ = ["Listing", "image_files", "list_images", "stop_at"]
 
@@ -42,7 +43,9 @@ class Listing:
     fingerprint: str
 
 
-def list_images(train: Survey, test: Survey, *, size: int, holdout: float | None, seed: int, skip_bad: bool) -> Listing:
+def list_images(
+    train: Survey, test: Survey, *, size: Size, holdout: float | None, seed: int, skip_bad: bool
+) -> Listing:
     """Say which images a study has.
 
     Args:
@@ -120,7 +123,7 @@ def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[li
     return kept, [train[index] for index in sorted(chosen)]
 
 
-def _fingerprint(size: int, listed: Mapping[str, Sequence[ImageFile]]) -> str:
+def _fingerprint(size: Size, listed: Mapping[str, Sequence[ImageFile]]) -> str:
     content = {"size": size, **{name: [file.digest for file in files] for name, files in listed.items()}}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dsv_plugins.errors import InputError, describe_error
 from dsv_plugins.transforms import resized
+from dsv_plugins.types import Size
 
 __all__ = ["Source", "pixels_of"]
 
@@ -24,7 +25,7 @@ IMAGE_KEYS = ("image", "img", "pixel_values")
 """The keys under which a dataset may have the image, if its samples are mappings."""
 
 
-def pixels_of(dataset: TorchDataset[Any], size: int, name: str) -> Tensor:
+def pixels_of(dataset: TorchDataset[Any], size: Size, name: str) -> Tensor:
     """The images of a dataset of torch as one uint8 tensor: its samples, or the first part of each.
 
     Raises:

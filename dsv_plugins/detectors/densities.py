@@ -64,18 +64,34 @@ class Gaussian(Density):
         return squared.clamp(min=0).sqrt().float()
 
     def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The distances with each row left out of mean and covariance, by the formula of Sherman and Morrison.
+        """The distances with each row left out of mean and covariance.
 
-        The shrinkage stays that of all rows. A row that was fitted seems closer than a new one like it: with more
-        features than rows, by far.
+        A row that was fitted seems closer than a new one like it: with more features than rows, by far.
         """
-        count = len(embeddings)
-        if count < 3:
+        if len(embeddings) < 3:
             return self.score(embeddings)
-        squared = self.score(embeddings).double().square()
-        remaining = (1 - (1 - self.shrinkage) * squared / (count - 1)).clamp(min=1e-3)
-        distances: Tensor = (squared / remaining).sqrt().float() * (count / (count - 1))
-        return distances
+        return self.score_without(embeddings, embeddings, len(embeddings), self.shrinkage)
+
+    def score_without(
+        self, embeddings: Tensor, left_out: Tensor, count: int | Tensor, shrinkage: float | Tensor
+    ) -> Tensor:
+        """The distances with one fitted row left out for each, by the formula of Sherman and Morrison.
+
+        Args:
+            embeddings: What to score.
+            left_out: The row that is left out, for each of them.
+            count: The number of rows that were fitted.
+            shrinkage: That of all rows, which stays.
+        """
+        row = left_out.double() - self.mean
+        centred = embeddings.double() - self.mean + row / (count - 1)
+        share = (1 - shrinkage) / (count - 1)
+        own, cross, of_row = (
+            ((first @ self.precision) * second).sum(dim=1)
+            for first, second in ((centred, centred), (centred, row), (row, row))
+        )
+        squared = own + share * cross.square() / (1 - share * of_row).clamp(min=1e-3)
+        return squared.clamp(min=0).sqrt().float()
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> Gaussian:

@@ -83,6 +83,7 @@ class DetectorEncoder(ABC):
 
     Attributes:
         image_size: The pixels per side at which to load images; None if any size will do.
+        keeps_aspect: Whether images that are not square are loaded as they are, with the area of a square of that size.
         updates: The whole training budget. A search can spend a part of it only if it is known.
         shared_updates: How many updates `fit_shared_start` makes; 0 if the detector has no shared start.
         has_frozen_part: Whether `frozen_features` says what a part that is never trained makes of images.
@@ -160,6 +161,7 @@ class DetectorEncoder(ABC):
     """
 
     image_size: int | None = None
+    keeps_aspect: bool = False
     updates: int | None = None
     shared_updates: int = 0
     has_frozen_part: bool = False
@@ -241,6 +243,13 @@ class DetectorEncoder(ABC):
         """Let the frozen part, if there is one, see these very images once for all calls that follow."""
         if self.has_frozen_part:
             self.reuse_features(images, self.frozen_features(images))
+
+    def prepare_copies(self, augmented: Tensor, images: Tensor, rows: Tensor) -> None:
+        """Let the frozen part, if there is one, see augmented copies of `images[rows]` once for all calls that follow.
+
+        A detector that remembers images overrides this, to judge a copy without the image that it is a copy of.
+        """
+        self.prepare(augmented)
 
     def warm_up(self) -> None:  # noqa: B027 — optional
         """Import what a training needs, and no more: workers may be forked after it, and lose threads and GPUs then."""

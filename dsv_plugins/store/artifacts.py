@@ -24,7 +24,7 @@ from dsv_plugins.store.trust import (
     trusted_file_if_any,
     write_sealed,
 )
-from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
+from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -356,7 +356,7 @@ class FinishedRecord:
     """
 
     depends_on: str
-    image_size: int
+    image_size: Size
     images: str
     checksums: Mapping[str, str]
     updates_spent: int | None

@@ -16,6 +16,7 @@ from dsv_plugins.errors import StoreError, shown
 from dsv_plugins.store.artifacts import load_if_any, read_study
 from dsv_plugins.store.folder import MANIFEST, RunFolder, finished_folder, json_text, read_json
 from dsv_plugins.store.trust import RESTORE, sound, verify
+from dsv_plugins.types import Size, height_and_width
 
 __all__ = ["ModelRecord", "load_held_out", "load_model_record", "member_folder", "recalibrate_model", "save_model"]
 
@@ -34,7 +35,7 @@ class ModelRecord:
         augmentation: Name of the augmentation that it was trained on.
         params: Hyperparameters of the augmentation.
         selector: Name of the selector that chose it.
-        image_size: The size at which it takes images.
+        image_size: The size at which it takes images; height and width if they are not square.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
         heat_threshold: The heat above which a place counts as unusual; None if that is not known.
         candidate: Id of the candidate, and the updates it was trained for.
@@ -49,7 +50,7 @@ class ModelRecord:
     detector: str
     augmentation: str
     selector: str
-    image_size: int
+    image_size: Size
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     heat_scale: tuple[float, float] | None = None
@@ -72,7 +73,7 @@ MEMBER_KINDS: Mapping[str, type] = {
 MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("detector", "augmentation", "selector", "candidate", "provider"), str),
     **dict.fromkeys(("detector_params", "params"), dict),
-    "image_size": int,
+    "image_size": (int, list),
     "heat_scale": (list, type(None)),
     "heat_threshold": (float, type(None)),
     **dict.fromkeys(("members", "warnings", "plugins"), (list, tuple)),
@@ -138,6 +139,7 @@ def load_model_record(run: RunFolder) -> ModelRecord:
         for name, kinds in MODEL_KINDS.items():
             if not isinstance(getattr(record, name), kinds):
                 raise TypeError(f"{name} is {shown(getattr(record, name))}")
+        height_and_width(record.image_size)
         for member in record.members:
             for name, kind in MEMBER_KINDS.items():
                 if not isinstance(member[name], kind):

@@ -23,6 +23,7 @@ from dsv_plugins.decisions import Calibration
 from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.store.folder import write_bytes
 from dsv_plugins.study.model import Model
+from dsv_plugins.types import height_and_width
 
 __all__ = ["METADATA_FILE", "SUFFIXES", "Judge", "describe", "export_model"]
 
@@ -90,7 +91,7 @@ def export_model(model: Model, file_format: str, target: Path) -> tuple[str, ...
     if detector is None:
         raise InputError(f"the detector {name!r} cannot be exported; its plugin has no as_module")
     judge = Judge(detector, model.calibration, model.false_alarms).eval()
-    images = torch.zeros(TRACED_IMAGES, 3, model.record.image_size, model.record.image_size)
+    images = torch.zeros(TRACED_IMAGES, 3, *height_and_width(model.record.image_size))
     try:
         with _quiet(), torch.no_grad():
             outputs = tuple(judge(images))
@@ -120,7 +121,7 @@ def _traced(judge: Judge, images: Tensor) -> Any:
 def describe(model: Model) -> dict[str, str]:
     """What the file says of itself."""
     record = model.record
-    side = record.image_size
+    height, width = height_and_width(record.image_size)
     known: dict[str, object] = {
         "name": "dsv-plugins",
         "version": metadata.version("dsv-plugins"),
@@ -129,8 +130,8 @@ def describe(model: Model) -> dict[str, str]:
         "augmentation": record.augmentation,
         "params": dict(record.params),
         "selector": record.selector,
-        "image_size": side,
-        "input": f"RGB images in float32 from 0 to 1, of shape (batch, 3, {side}, {side})",
+        "image_size": record.image_size,
+        "input": f"RGB images in float32 from 0 to 1, of shape (batch, 3, {height}, {width})",
     }
     if model.calibration is not None and model.false_alarms is not None:
         known |= {

@@ -43,7 +43,7 @@ from dsv_plugins.study.check import make_observers
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.result import CandidateResult, Choice, Result
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import Candidate, Health
+from dsv_plugins.types import Candidate, Health, Size
 
 __all__ = ["finished_result", "remember"]
 
@@ -91,7 +91,7 @@ def remember(
     registry: Registry,
     folder: RunFolder,
     result: Result,
-    image_size: int,
+    image_size: Size,
     images: str,
     notes: Sequence[str],
 ) -> None:

@@ -19,7 +19,7 @@ from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detec
 from dsv_plugins.study.check import check_names, detector_settings, search_spaces
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import DETECTOR_PREFIX, Candidate
+from dsv_plugins.types import DETECTOR_PREFIX, Candidate, Size, size_of_same_aspect
 
 __all__ = ["Plan", "plan_study"]
 
@@ -35,7 +35,8 @@ class Plan:
         registry: Where its plugins are found.
         search: Its search.
         search_record: What is known of the search before it runs.
-        image_size: The size at which images are loaded.
+        image_size: The size at which images are loaded, if they are square.
+        keeps_aspect: Whether others keep their aspect.
         budget: The detector's whole budget of updates; None if it is not known.
         shared_updates: The updates that all candidates share.
         has_frozen_part: Whether the detector has a part whose features are computed once for all candidates.
@@ -47,6 +48,7 @@ class Plan:
     search: Search
     search_record: SearchPlugin
     image_size: int
+    keeps_aspect: bool
     budget: int | None
     shared_updates: int
     has_frozen_part: bool
@@ -103,6 +105,11 @@ class Plan:
             "threads": str(self.settings.threads),
         }
 
+    def size_of(self, dataset: Dataset) -> Size:
+        """Return the size at which the detector takes images."""
+        height, width = dataset.train.shape[-2:]
+        return size_of_same_aspect(height, width, self.image_size) if self.keeps_aspect else self.image_size
+
     def prepare_images(
         self, folder: Path, observers: Observers | None = None, note: Callable[[str], None] | None = None
     ) -> tuple[Dataset, Sequence[BadFile]]:
@@ -118,6 +125,7 @@ class Plan:
             settings.test,
             folder,
             size=self.image_size,
+            keeps_aspect=self.keeps_aspect,
             holdout=settings.holdout,
             seed=settings.seed,
             skip_bad=settings.skip_bad,
@@ -147,6 +155,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         search=registry.create(SearchPlugin, settings.search, settings.search_params),
         search_record=search_record,
         image_size=settings.image_size or detector.image_size or DEFAULT_IMAGE_SIZE,
+        keeps_aspect=detector.keeps_aspect,
         budget=detector.updates,
         shared_updates=detector.shared_updates,
         has_frozen_part=detector.has_frozen_part,
@@ -167,7 +176,14 @@ def _common_detector(settings: StudySettings, registry: Registry) -> DetectorEnc
         for point in detector_settings(settings, registry, range_points=2)  # the ends of a range stand for the rest
     ]
     for other in others:
-        for name in ("image_size", "updates", "shared_updates", "has_frozen_part", "learns_from_augmentation"):
+        for name in (
+            "image_size",
+            "keeps_aspect",
+            "updates",
+            "shared_updates",
+            "has_frozen_part",
+            "learns_from_augmentation",
+        ):
             one, another = getattr(first, name), getattr(other, name)
             if one != another:
                 raise InputError(

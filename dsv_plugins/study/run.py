@@ -38,7 +38,7 @@ from dsv_plugins.study.result import Result, collect
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.serialise import as_selection
 from dsv_plugins.study.settings import CHOICE, ENSEMBLE
-from dsv_plugins.types import Evaluation
+from dsv_plugins.types import Evaluation, Size
 
 __all__ = ["run_study"]
 
@@ -103,9 +103,9 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             plugins=settings.plugins,
             kept=[evaluation.candidate for evaluation in kept],
         )
-        _keep(plan, folder, result, kept, scores, schedule, log)
+        _keep(plan, folder, plan.size_of(dataset), result, kept, scores, schedule, log)
         lasting = [*of_inputs, *log.notes[passing:]]
-        remember(settings, registry, folder, result, plan.image_size, dataset.fingerprint, lasting)
+        remember(settings, registry, folder, result, plan.size_of(dataset), dataset.fingerprint, lasting)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result
@@ -169,6 +169,7 @@ def _findings(scores: Mapping[str, NDArray[Any]], *, seed: int) -> Findings | No
 def _keep(
     plan: Plan,
     folder: RunFolder,
+    size: Size,
     result: Result,
     kept: Sequence[Evaluation],
     scores: Mapping[str, NDArray[Any]],
@@ -188,7 +189,7 @@ def _keep(
         augmentation=candidate.augmentation,
         params=candidate.augmentation_params,
         selector=selector,
-        image_size=plan.image_size,
+        image_size=size,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
         heat_threshold=None if heatmaps is None else _heat_threshold(heatmaps, scores),
         candidate=",".join(each.path.name for each in trained),

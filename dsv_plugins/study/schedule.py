@@ -80,10 +80,10 @@ class Schedule:
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
         for reason in why_again(missing, self._folder) if resumes_from is None else ():
             self._log.note(reason)
-        begins_shared = resumes_from is None and self._plan.shared_updates > 0
-        starts = self._shared_starts(missing) if begins_shared else {}
-        self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
         frozen = self._frozen_features(missing) if missing and self._plan.has_frozen_part else {}
+        begins_shared = resumes_from is None and self._plan.shared_updates > 0
+        starts = self._shared_starts(missing, frozen) if begins_shared else {}
+        self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
         timeout = self._plan.settings.timeout
         jobs = [
             self._job(
@@ -117,15 +117,22 @@ class Schedule:
                     self._log.record("finished", candidate=candidate.id, updates=updates, seconds=seconds)
         return evaluations
 
-    def _shared_starts(self, candidates: Sequence[Candidate]) -> dict[str, str]:
-        """Train what candidates of the same detector begin with, unless it is stored; its id, by candidate id."""
+    def _shared_starts(self, candidates: Sequence[Candidate], frozen: Mapping[str, str]) -> dict[str, str]:
+        """Train what candidates of the same detector begin with, unless it is stored; its id, by candidate id.
+
+        Args:
+            candidates: The candidates.
+            frozen: The id of the frozen features of each, by candidate id, if the detector has any.
+        """
         starts = {candidate.id: shared_start_of(candidate) for candidate in candidates}
+        features = {start.id: frozen.get(candidate_id) for candidate_id, start in starts.items()}
         distinct = {start.id: start for start in starts.values()}.values()
         missing = [start for start in distinct if not self._is_whole(self._folder.shared_start(start.id), start)]
         updates = self._plan.shared_updates
         if missing:
             self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
-        for start, outcome in self._train(train_shared_start, [self._job(start) for start in missing]):
+        jobs = [self._job(start, frozen=features[start.id]) for start in missing]
+        for start, outcome in self._train(train_shared_start, jobs):
             if outcome.error is not None:
                 raise TrainingError(f"the start that all candidates share failed: {reason_of(outcome.error)}")
             assert outcome.value is not None

@@ -63,7 +63,7 @@ class StudySettings:
             By default a fifth, but 19 to 100 images, and never more than a third.
         selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
         keep: What is kept as the model: the choice, or the ensemble of all candidates, whose score is the mean of
-            theirs. By default what is better for the detector: ensemble for cutpaste-timm. A choice scores faster.
+            theirs. By default what is better for the detector: the choice for all built-in ones.
         seed: Fixes every random draw.
         executor: Name of the executor plugin, which runs the trainings.
         executor_params: Settings of the executor, such as {num_gpus: 1}.
@@ -90,7 +90,7 @@ class StudySettings:
     search_params: Mapping[str, object] = field(default_factory=dict, metadata=CANDIDATES | FREE)
     rungs: int = field(default=3, metadata=CANDIDATES)
     rung_factor: float = field(default=3.0, metadata=CANDIDATES)
-    detector: str = field(default="cutpaste-timm", metadata=DETECTOR)
+    detector: str = field(default="patch-fusion", metadata=DETECTOR)
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
     holdout: float | None = field(default=None, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)

@@ -149,15 +149,17 @@ def encodes_augmented_copies(subject: _Subject) -> None:
 
 
 def learns_from_the_augmentation(subject: _Subject) -> None:
-    """Another augmentation in training gives other embeddings, unless the detector says that it needs none."""
+    """Another augmentation gives other embeddings or scores, unless the detector says that it needs none."""
     images = _normal_images()
     other = subject.train(augmentation=_Negatives()).detector
     is_same = torch.equal(subject.detector.encode(images), other.encode(images))
+    scores_same = torch.equal(subject.detector.score(images), other.score(images))
     if subject.detector.learns_from_augmentation:
-        message = "encode does not depend on the augmentation in training; encode with the part that is trained"
-        demand(not is_same, message)
+        message = "neither encode nor score depends on the augmentation in training; use the part that is trained"
+        demand(not (is_same and scores_same), message)
     else:
-        demand(is_same, "learns_from_augmentation is False, but encode depends on the augmentation in training")
+        message = "learns_from_augmentation is False, but encode or score depends on the augmentation in training"
+        demand(is_same and scores_same, message)
 
 
 def scores_each_image(subject: _Subject) -> None:

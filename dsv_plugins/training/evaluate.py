@@ -112,16 +112,17 @@ def _judge_augmented(
     copies, scored = (
         torch.Generator().manual_seed(derived_seed(seed, draws)) for draws in (AUGMENTED_COPIES, SCORED_COPIES)
     )
-    batches = (as_float(batch) for batch in torch.split(train, SCORED_BATCH))  # one at a time, since copies are floats
+    batches = torch.split(torch.arange(len(train)), SCORED_BATCH)  # one at a time, since copies are floats
     detector = checked.detector
     if not detector.has_frozen_part:
         embeddings = checked.encode_augmented(train, augmentation, generator=copies)
-        return embeddings, torch.cat([checked.score(augmentation(batch, generator=scored)) for batch in batches])
+        scores = [checked.score(augmentation(as_float(train[rows]), generator=scored)) for rows in batches]
+        return embeddings, torch.cat(scores)
 
-    def judged(batch: Tensor) -> tuple[Tensor, Tensor]:
-        augmented = augmentation(batch, generator=copies)
-        detector.prepare(augmented)  # the frozen part, which takes the most time, sees each copy once
+    def judged(rows: Tensor) -> tuple[Tensor, Tensor]:
+        augmented = augmentation(as_float(train[rows]), generator=copies)
+        detector.prepare_copies(augmented, train, rows)  # the frozen part, which takes most time, sees each copy once
         return checked.encode(augmented), checked.score(augmented)
 
-    rows = list(map(judged, batches))
-    return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])
+    judgements = list(map(judged, batches))
+    return torch.cat([embeddings for embeddings, _ in judgements]), torch.cat([scores for _, scores in judgements])

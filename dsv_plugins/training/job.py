@@ -14,7 +14,7 @@ from torch import Tensor
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
 from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import Progress
+from dsv_plugins.hooks.interfaces import DetectorEncoder, Progress
 from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.worker_registry import registry_of_process
 from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
@@ -111,8 +111,7 @@ def train_candidate(job: Job) -> float:
     with blamed(label), threads(job.threads):
         if job.starts_from is not None:
             detector.load(job.starts_from)
-        for name, features in job.frozen_features().items():
-            detector.reuse_features(getattr(dataset, name), features)
+        _reuse_features(detector, dataset, job)
         evaluation = evaluate(
             candidate, dataset, detector, augmentation, label=label, updates=job.updates, progress=progress
         )
@@ -145,7 +144,9 @@ def train_shared_start(job: Job) -> float:
     detector = make_detector(registry, job.candidate)
     with blamed(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
         progress = _reporter(run, job.candidate.id, [])
-        detector.fit_shared_start(job.dataset().train, seed=job.candidate.seed, progress=progress)
+        dataset = job.dataset()
+        _reuse_features(detector, dataset, job)
+        detector.fit_shared_start(dataset.train, seed=job.candidate.seed, progress=progress)
         with finished_folder(run.shared_start(job.candidate.id)) as path:
             folder = EvaluationFolder(path)
             folder.detector.mkdir()
@@ -172,6 +173,11 @@ def compute_frozen_features(job: Job) -> float:
         parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
         save_features(folder, parts, len(pixels))
     return time.monotonic() - started
+
+
+def _reuse_features(detector: DetectorEncoder, dataset: Dataset, job: Job) -> None:
+    for name, features in job.frozen_features().items():
+        detector.reuse_features(getattr(dataset, name), features)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 SIZES = ",".join(str(round(0.0025 * 2**step, 4)) for step in range(9))
-DETECTORS = ("cutpaste-resnet18", "cutpaste-timm")
+DETECTORS = ("cutpaste-resnet18", "patch-fusion")
 TRAIN, TEST, SIDE = 200, 100, 128
 
 PROBE = """

@@ -65,7 +65,7 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--detector", default="cutpaste-timm")
+    parser.add_argument("--detector", default="patch-fusion")
     parser.add_argument("--detector-params", default="{}")
     parser.add_argument("--candidates", type=int, default=9)
     options = parser.parse_args()

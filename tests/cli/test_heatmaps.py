@@ -16,7 +16,7 @@ from PIL import Image
 from dsv_plugins import Result, select
 from dsv_plugins.data.overlay import heat_scale, overlay
 
-SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+SMALL = {"image_size": 64}
 DEFECT = slice(40, 56), slice(8, 24)
 
 
@@ -120,8 +120,7 @@ def test_the_scale_ends_near_the_hottest_place():
 @pytest.mark.parametrize(
     ("flags", "detector", "selector", "sizes"),
     [
-        ([], "cutpaste-timm", "cosine", 5),
-        (["--preset", "large"], "cutpaste-timm", "cosine", 5),
+        ([], "patch-fusion", "cosine", 5),
         (["--preset", "paper"], "cutpaste-resnet18", "dsv", 17),
         (["--preset", "paper", "--selector", "mc"], "cutpaste-resnet18", "mc", 17),
         (["--preset", "paper", "--grid", "patch_size=0.1,0.2"], "cutpaste-resnet18", "dsv", 2),

@@ -63,7 +63,7 @@ def test_a_page_has_every_setting_with_type_default_space_and_meaning(fog):
     assert page["settings"][1]["default"] == "'black'"
 
 
-@pytest.mark.parametrize("name", ["cutpaste-timm", "cutpaste-resnet18"])
+@pytest.mark.parametrize("name", ["patch-fusion", "patch-memory", "cutpaste-resnet18"])
 def test_the_defaults_of_detectors_are_those_of_the_detector_that_is_made(name):
     (page,) = json.loads(dsv_here("plugins", name, "--json").stdout)["plugins"]
     registry = build_registry()

@@ -18,9 +18,9 @@ from scipy.stats import false_discovery_control
 
 import dsv_plugins
 from dsv_plugins import InputError, StoreError, select
-from dsv_plugins.builtin.detectors.backbone import Backbone
+from dsv_plugins.builtin.detectors.patch_memory.backbone import Backbone
 
-SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+SMALL = {"image_size": 64}
 
 
 def write_images(folder: Path, seeds: range, *, defect: bool = False) -> Path:
@@ -167,9 +167,9 @@ def test_the_frozen_part_sees_an_image_once_for_score_and_heatmap(run: Path, mon
     seen: list[int] = []
     original = Backbone.features
 
-    def counted(self: Backbone, images: torch.Tensor):
+    def counted(self: Backbone, images: torch.Tensor, shape: tuple[int, int]):
         seen.append(len(images))
-        return original(self, images)
+        return original(self, images, shape)
 
     model = dsv_plugins.load(run)
     monkeypatch.setattr(Backbone, "features", counted)

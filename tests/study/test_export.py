@@ -30,9 +30,9 @@ TOLERANCE = 1e-4
 """Of scores and heatmaps, relative to the largest: features are rounded to half precision on both ways, and a sum in
 another order may round one of them to its neighbour."""
 
-TIMM = ("cutpaste-timm", {"image_size": 64, "updates": 12, "batch_size": 8, "copies": 1})
+PATCHES = ("patch-fusion", {"image_size": 64})
 RESNET = ("cutpaste-resnet18", {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch_size": 4})
-VARIANTS = [(*detector, density) for detector in (TIMM, RESNET) for density in ("gaussian", "kde")]
+VARIANTS = [(*PATCHES, {}), *((*RESNET, {"density": density}) for density in ("gaussian", "kde"))]
 
 
 def images(seeds: range, size: int = 64, *, defect: bool = False) -> torch.Tensor:
@@ -40,16 +40,16 @@ def images(seeds: range, size: int = 64, *, defect: bool = False) -> torch.Tenso
     return torch.from_numpy(pixels)[:, None].expand(-1, 3, -1, -1).contiguous()
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: f"{variant[0]}-{variant[2]}")
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: "-".join([variant[0], *variant[2].values()]))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    detector, params, density = request.param
+    detector, params, others = request.param
     size = params["image_size"]
     result = select(
         images(range(24), size),
         images(range(100, 108), size, defect=True),
         grid={"patch_size": [0.05]},
         detector=detector,
-        detector_params={**params, "density": density},
+        detector_params={**params, **others},
         holdout=0.25,
         executor="serial",
         out=tmp_path_factory.mktemp("run") / "run",
@@ -133,7 +133,7 @@ def check_description(found: dict[str, str], model: Model) -> None:
     assert found["version"] == metadata.version("dsv-plugins")
     assert found["detector"] == model.record.detector
     assert (found["augmentation"], json.loads(found["params"])) == ("cutpaste", {"patch_size": 0.05})
-    assert json.loads(found["detector_params"])["updates"] == 12
+    assert json.loads(found["detector_params"]) == model.record.detector_params
     assert found["selector"] == model.record.selector
     assert (found["image_size"], found["held_out_images"]) == (str(side), "6")
     assert float(found["false_alarms"]) == pytest.approx(1 / 7)

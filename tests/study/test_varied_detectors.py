@@ -67,9 +67,10 @@ def test_labels_and_the_model_know_the_detector(result):
 @pytest.fixture(scope="module")
 def ensemble(task, tmp_path_factory):
     settings = {
-        "grid": {"patch_size": [0.02, 0.3], "detector.trained_stages": [1, 2]},
-        "detector": "cutpaste-timm",
-        "detector_params": {"image_size": 64, "updates": 3},
+        "grid": {"patch_size": [0.02, 0.3], "detector.window": [0, 1]},
+        "detector": "patch-fusion",
+        "detector_params": {"image_size": 64},
+        "keep": "ensemble",
         "selector": ["cosine", "mmd"],
     }
     notes = []
@@ -91,7 +92,7 @@ def test_an_ensemble_takes_detectors_that_differ(ensemble, monkeypatch):
         frozen = member.detector.frozen_features
         monkeypatch.setattr(member.detector, "frozen_features", lambda pixels, f=frozen: passes.append(1) or f(pixels))
     np.testing.assert_allclose(model.predict(images).scores.numpy(), expected, rtol=1e-3, atol=1e-3)
-    assert len(passes) == 2, "one for each number of stages that are trained"
+    assert len(passes) == 2, "one for each window"
 
 
 def test_a_selector_that_depends_on_the_scale_of_embeddings_is_told(ensemble):
@@ -102,12 +103,12 @@ def test_a_selector_that_depends_on_the_scale_of_embeddings_is_told(ensemble):
 
 
 def test_a_detector_without_augmentation_is_selected_by_its_settings(task, tmp_path):
-    settings = {"detector": "frozen-timm", "detector_params": {"image_size": 64}, "selector": "mc"}
-    grid = {"patch_size": [0.02, 0.3], "detector.density": ["gaussian", "kde"]}
+    settings = {"detector": "patch-memory", "detector_params": {"image_size": 64}, "selector": "mc"}
+    grid = {"patch_size": [0.02, 0.3], "detector.score": ["raw", "whole"]}
     result = select(**study(task, tmp_path / "run", grid=grid, **settings))
     assert [dict(entry.candidate.params) for entry in result.candidates] == [
-        {"patch_size": 0.02, "detector.density": "gaussian"},
-        {"patch_size": 0.02, "detector.density": "kde"},
+        {"patch_size": 0.02, "detector.score": "raw"},
+        {"patch_size": 0.02, "detector.score": "whole"},
     ]
 
 

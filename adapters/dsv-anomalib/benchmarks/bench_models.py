@@ -55,7 +55,7 @@ OWN_TEXTURES, OTHER_TEXTURES = "the train images", "brick, grass and gravel"
 # Budgets were chosen on wood and metal_nut, which are not among the six tasks. The features of this backbone spread by
 # about 5, so the noise of SuperSimpleNet is a tenth of that or more; its default of .015 is for another backbone.
 POOLS: Mapping[str, Pool] = {
-    "cutpaste-timm": Pool("cutpaste-timm", grid={"patch_size": [0.0025, 0.01, 0.04, 0.16, 0.64]}),
+    "patch-fusion": Pool("patch-fusion", grid={"patch_size": [0.0025, 0.01, 0.04, 0.16, 0.64]}),
     "glass": Pool(
         "anomalib-glass",
         "anomalib-perlin",

@@ -70,6 +70,6 @@ def test_models_without_augmentation_are_refused_with_the_reason(name):
 def test_a_model_that_nobody_knows_can_be_given_an_entry():
     with pytest.raises(
         InputError,
-        match="nothing is known of the model Widget; known are cutpaste-timm, .*, draem, .*dsv_anomalib.Entry",
+        match="nothing is known of the model Widget; known are patch-fusion, .*, draem, .*dsv_anomalib.Entry",
     ):
         find("Widget")

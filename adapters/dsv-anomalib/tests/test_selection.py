@@ -321,7 +321,7 @@ def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tm
     ("model", "settings", "message"),
     [
         ("dream", {}, r"nothing is known of the model dream \(did you mean 'draem'\?\); known are cutpaste-.*, draem"),
-        ("cutpast-timm", {}, r"\(did you mean 'cutpaste-timm'\?\)"),
+        ("patch-fusio", {}, r"\(did you mean 'patch-fusion'\?\)"),
         ("draem", {"selecter": "dsv"}, r"select takes no selecter \(did you mean 'selector'\?\)"),
         ("draem", {"model_params": NARROW}, r"arguments of the model are detector_params=\{'model_params': …\}"),
         ("draem", {"engine_args": {"max_epochs": 1}}, "engine_args has max_epochs, which the study sets itself"),

@@ -18,7 +18,7 @@ import dsv_plugins
 from dsv_anomalib.trained import TrainedDetector
 from dsv_plugins import InputError
 
-TINY_TIMM = {"image_size": 64, "updates": 4}
+TINY = {"image_size": 64}
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def larger_task(tmp_path_factory):
 @pytest.fixture(scope="module")
 def selected(larger_task, tmp_path_factory):
     return dsv_anomalib.select(
-        "cutpaste-timm",
+        "patch-fusion",
         folder(larger_task),
         space={"patch_size": [0.02, 0.2]},
-        detector_params=TINY_TIMM,
+        detector_params=TINY,
         executor="serial",
         out=tmp_path_factory.mktemp("trained") / "run",
     )

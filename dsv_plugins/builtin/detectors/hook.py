@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dsv_plugins import DetectorEncoderPlugin, hookimpl
 from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
-from dsv_plugins.builtin.detectors import resnet18_settings, timm_settings
+from dsv_plugins.builtin.detectors import resnet18_settings
+from dsv_plugins.builtin.detectors.patch_memory import patch_settings
 
 __all__ = ["detector_encoder"]
 
@@ -14,25 +15,23 @@ PAPER = {"selector": "dsv", "holdout": 0.0, "grid": {"patch_size": PAPER_PATCH_S
 
 @hookimpl
 def detector_encoder() -> list[DetectorEncoderPlugin]:
-    """The pretrained detector, the same untrained, and the one of the paper."""
+    """Return the two detectors of pretrained patches, and the one of the paper."""
     return [
         DetectorEncoderPlugin(
-            name="cutpaste-timm",
-            factory=timm_settings.cutpaste_timm,
-            summary="A pretrained network fine-tuned to tell normal from augmented images, with heatmaps",
-            check_params={"image_size": 64, "updates": 10, "batch_size": 8},
-            settings=timm_settings.PRESETS["quick"],
-            presets={name: {} for name in timm_settings.PRESETS},
-            combines=True,  # docs/benchmarks.md: better than a random candidate on 10 of 13 tasks, worse on 1
-            preflight=timm_settings.check_timm,
+            name="patch-fusion",
+            factory=patch_settings.patch_fusion,
+            summary="Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
+            check_params={"image_size": 64},
+            settings=patch_settings.PatchSettings(),
+            preflight=patch_settings.check_backbone,
         ),
         DetectorEncoderPlugin(
-            name="frozen-timm",
-            factory=timm_settings.frozen_timm,
-            summary="The same network without training, to compare with: it learns from no augmentation",
-            settings=timm_settings.PRESETS["quick"],
+            name="patch-memory",
+            factory=patch_settings.patch_memory,
+            summary="The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
             check_params={"image_size": 64},
-            preflight=timm_settings.check_timm,
+            settings=patch_settings.PatchSettings(),
+            preflight=patch_settings.check_backbone,
         ),
         DetectorEncoderPlugin(
             name="cutpaste-resnet18",

@@ -85,7 +85,7 @@ def select(
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
 
     Args:
-        model: "cutpaste-timm", or any other detector that `dsv plugins` lists; "cutpaste"; the name of a model in the
+        model: "patch-fusion", or any other detector that `dsv plugins` lists; "cutpaste"; the name of a model in the
             table such as "draem", its class, a function that makes a module of it, or an `Entry` for a model of your
             own.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.

@@ -345,7 +345,7 @@ RIVALS: tuple[Entry, ...] = (
         remembers=True,
     ),
 )
-"""Models that learn from normal images alone, to compare with; on the backbone of `cutpaste-timm`."""
+"""Models that learn from normal images alone, to compare with; on the backbone of `patch-fusion`."""
 
 _MEMORY = "it compares with stored features of normal images and makes no pseudo-anomalies"
 _FLOW = "it models the density of normal features and makes no pseudo-anomalies"

@@ -11,7 +11,7 @@ from dsv_plugins import InputError
 __all__ = ["OUR_BACKBONE", "Backbone", "check_dsr"]
 
 OUR_BACKBONE = "dsv_efficientnet_lite0"
-"""The network of `cutpaste-timm`, which timm knows under this name; its weights come with a package."""
+"""The network of `patch-fusion`, which timm knows under this name; its weights come with a package."""
 DSR_FILE = "vq_model_pretrained_128_4096.pckl"
 DSR_HOST = "github.com"
 

@@ -1,0 +1,239 @@
+"""The detector `patch-memory`, which learns from good images alone."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dsv_plugins import Augmentation, DetectorEncoder, Progress
+from dsv_plugins.builtin.detectors.patch_memory.patch_settings import PatchSettings
+from dsv_plugins.detectors.densities import Gaussian
+from dsv_plugins.detectors.saved_files import (
+    PROGRESS_FILE,
+    TENSORS_FILE,
+    by_prefix,
+    check_images,
+    fitted,
+    read_progress,
+    readable,
+)
+from dsv_plugins.errors import InputError
+from dsv_plugins.types import height_and_width, size_of_same_aspect
+
+if TYPE_CHECKING:  # timm comes with these
+    from dsv_plugins.builtin.detectors.patch_memory.backbone import Backbone, PatchFeatures
+    from dsv_plugins.builtin.detectors.patch_memory.components import Components, Head
+
+__all__ = ["PatchMemoryDetector"]
+
+MEMORY_FILE = "memory.safetensors"
+
+
+class PatchMemoryDetector(DetectorEncoder):
+    """Scores an image by how far its patches are from those of good images. Its embedding is the component scores.
+
+    Attributes:
+        settings: All its settings.
+    """
+
+    has_frozen_part = True
+    learns_from_augmentation = False
+    keeps_aspect = True
+    damped = False
+    image_size: int
+
+    def __init__(self, settings: PatchSettings) -> None:
+        self.settings = settings
+        self.image_size = settings.image_size
+        self._known = WeakIdKeyDictionary()
+        self._kept = WeakIdKeyDictionary()
+        self._shape: tuple[int, int] | None = None
+        self._components: Components | None = None
+        self._head: Head | None = None
+        self._memory_file: Path | None = None
+
+    def warm_up(self) -> None:
+        """Import what a training needs."""
+        for module in ("dsv_plugins.builtin.detectors.patch_memory.components", "sklearn.covariance"):
+            importlib.import_module(module)
+
+    # ------------------------------------------------------------------
+    # The frozen part
+    # ------------------------------------------------------------------
+
+    def frozen_features(self, images: Tensor) -> PatchFeatures:
+        """Return the features of images, of any size, as uint8 or in [0, 1]."""
+        check_images(images)
+        return self._backbone.features(images, self._shape or self._shape_of(images))
+
+    def reuse_features(self, images: Tensor, features: PatchFeatures) -> None:
+        """Take the features of exactly these images from there, from now on."""
+        self._known[images] = features
+        self._kept.pop(images, None)  # type: ignore[no-untyped-call]
+
+    def _features(self, images: Tensor) -> PatchFeatures:
+        known: PatchFeatures | None = self._known.get(images)  # type: ignore[no-untyped-call]
+        return self.frozen_features(images) if known is None else known
+
+    def _shape_of(self, images: Tensor) -> tuple[int, int]:
+        height, width = images.shape[-2:]
+        return height_and_width(size_of_same_aspect(height, width, self.settings.image_size))
+
+    @property
+    def _backbone(self) -> Backbone:
+        from dsv_plugins.builtin.detectors.patch_memory.backbone import load_backbone
+
+        layers = self.settings.layers
+        return load_backbone(self.settings.backbone, self.settings.weights, None if layers is None else tuple(layers))
+
+    # ------------------------------------------------------------------
+    # Fitting
+    # ------------------------------------------------------------------
+
+    def fit(
+        self,
+        images: Tensor,
+        augmentation: Augmentation,
+        *,
+        updates: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Remember the patches of good images. The augmentation plays no part."""
+        from dsv_plugins.builtin.detectors.patch_memory.components import Head
+
+        components = self._fit_components(images, seed=seed, largest=(self.settings.largest,))
+        counted = {"both": ("raw-", "standardised-")}.get(self.settings.score, (self.settings.score,))
+        weights = [float(name.startswith(counted) and not name.endswith("-all")) for name in components.names]
+        self._head = Head(torch.tensor(weights), damped=self.damped)
+        if progress is not None:
+            progress(1, 1, 0.0)
+
+    def _fit_components(self, images: Tensor, *, seed: int, largest: Sequence[int]) -> Components:
+        from dsv_plugins.builtin.detectors.patch_memory.backbone import PATCHES
+        from dsv_plugins.builtin.detectors.patch_memory.components import Components
+
+        check_images(images)
+        self._shape, self._memory_file = self._shape_of(images), None
+        features, window = self._features(images), self.settings.window
+        least = min(features[PATCHES].shape[1:3])
+        if window >= least:
+            raise InputError(
+                f"window is {window}, and these images have {least} patches on a side; give a smaller window, or a "
+                "larger image_size"
+            )
+        components = Components.fit(
+            features, window=window, images=self.settings.memory_images, largest=largest, seed=seed
+        )
+        self._components = components
+        return components
+
+    # ------------------------------------------------------------------
+    # What it makes of images
+    # ------------------------------------------------------------------
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Embed images as their component scores, large ones damped."""
+        return self._measured(images)[0].asinh()
+
+    def score(self, images: Tensor) -> Tensor:
+        """Return the sum of the components that count."""
+        return fitted(self._head).score(self._measured(images)[0])
+
+    def heatmap(self, images: Tensor) -> Tensor:
+        """Return how unusual each patch is: (images, height, width)."""
+        return fitted(self._head).heatmap(fitted(self._components), self._measured(images)[1])
+
+    def _measured(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the components and the patch distances of images; of those that were prepared, they are kept."""
+        components = fitted(self._components)
+        kept: tuple[Components, tuple[Tensor, Tensor]] | None = self._kept.get(images)  # type: ignore[no-untyped-call]
+        if kept is not None and kept[0] is components:
+            return kept[1]
+        measured = components.of(self._features(images))
+        if images in self._known:
+            self._kept[images] = components, measured
+        return measured
+
+    def as_module(self) -> nn.Module:
+        """Return a copy of the whole detector, from images to scores and heatmaps."""
+        module = _Detector(self._backbone, fitted(self._components), fitted(self._head))
+        return copy.deepcopy(module).cpu().eval().requires_grad_(False)
+
+    # ------------------------------------------------------------------
+    # Files
+    # ------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write the memory, the weights of the components, and the settings.
+
+        A memory that was loaded is linked, not copied: the candidates of a study have the same one.
+        """
+        components, head = fitted(self._components), self._head
+        (folder / PROGRESS_FILE).unlink(missing_ok=True)  # a save that is cut short must not pass for a whole one
+        (folder / MEMORY_FILE).unlink(missing_ok=True)
+        try:
+            os.link(self._memory_file or "", folder / MEMORY_FILE)
+        except OSError:  # there is none, or it is on another disk
+            save_file(
+                {name: value.contiguous() for name, value in components.state_dict().items()}, folder / MEMORY_FILE
+            )
+        save_file({} if head is None else dict(head.state_dict()), folder / TENSORS_FILE)
+        progress = {"settings": _plain(self.settings), "shape": self._shape, "largest": components.largest}
+        (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=2))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: A file is missing or broken, or the detector in the folder has other settings.
+        """
+        from dsv_plugins.builtin.detectors.patch_memory.components import Components, Head
+        from dsv_plugins.builtin.detectors.patch_memory.memory import PatchMemory
+
+        progress = read_progress(folder, _plain(self.settings))
+        with readable(folder / PROGRESS_FILE):
+            height, width = map(int, progress["shape"])
+            largest = [int(count) for count in progress["largest"]]
+        with readable(folder / MEMORY_FILE) as file:
+            tensors = load_file(file)
+            parts = by_prefix({name: value for name, value in tensors.items() if "." in name})
+            state = {name: tensors[name] for name in ("scale", "typical", "left_out", "train_rows")}
+            memory = PatchMemory(parts["memory"], self.settings.window)
+            components = Components(memory, Gaussian.from_state(parts["whole"]), state, largest)
+        with readable(folder / TENSORS_FILE) as file:
+            weights = load_file(file).get("weights")
+        self._shape, self._components, self._memory_file = (height, width), components, folder / MEMORY_FILE
+        self._head = None if weights is None else Head(weights, damped=self.damped)
+
+
+class _Detector(nn.Module):
+    """The whole detector in one pass, from images in [0, 1] to scores and heatmaps."""
+
+    def __init__(self, backbone: Backbone, components: Components, head: Head) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.components = components
+        self.head = head
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = {name: values.float() for name, values in self.backbone(images).items()}
+        rows, distances = self.components(features)
+        return self.head.score(rows), self.head.heatmap(self.components, distances)
+
+
+def _plain(settings: PatchSettings) -> dict[str, object]:
+    """Return the settings as JSON has them."""
+    layers = settings.layers
+    return {**asdict(settings), "layers": None if layers is None else list(layers)}

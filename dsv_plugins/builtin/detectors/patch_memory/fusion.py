@@ -1,0 +1,117 @@
+"""The detector `patch-fusion`: pseudo-anomalies teach it which component scores of `patch-memory` count."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsv_plugins import Augmentation, Progress
+from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
+from dsv_plugins.detectors.saved_files import check_images, fitted
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.transforms import as_float
+
+__all__ = ["PatchFusionDetector", "fit_weights"]
+
+COPIED, COPIES = 5, 6
+"""Separate the draws of the images that are copied from those of the augmentation."""
+COPY_BATCH = 16
+LARGEST = (1, 3, 10, 30)
+"""How many of the largest patch distances are averaged: small defects show in the first, large ones in the last."""
+PENALTY = 0.05
+"""Of the squared weights, which shares them among components that say the same."""
+
+Array = NDArray[np.float64]
+
+
+class PatchFusionDetector(PatchMemoryDetector):
+    """Learns from augmented copies of good images how to weigh the component scores of `patch-memory`.
+
+    Good images and copies are both scored as if the image were not in the memory. What is trained is a logistic
+    regression with weights that are not negative: a component may count for nothing, but never the wrong way round.
+    """
+
+    learns_from_augmentation = True
+    damped = True
+    shared_updates = 1
+
+    @property
+    def training_accuracy(self) -> float | None:
+        """The share of good images and copies told apart correctly, both kinds counted alike."""
+        return self._accuracy
+
+    _accuracy: float | None = None
+
+    def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
+        """Remember the patches of good images, which is the same for every augmentation."""
+        self._fit_components(images, seed=seed, largest=LARGEST)
+        if progress is not None:
+            progress(1, 1, 0.0)
+
+    def fit(
+        self,
+        images: Tensor,
+        augmentation: Augmentation,
+        *,
+        updates: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Learn the weights of the components, and before that the memory if there is none yet."""
+        from dsv_plugins.builtin.detectors.patch_memory.components import Head
+
+        check_images(images)
+        if self._components is None:
+            self.fit_shared_start(images, seed=seed)
+        components = fitted(self._components)
+        drawing, augmenting = (torch.Generator().manual_seed(derived_seed(seed, part)) for part in (COPIED, COPIES))
+        drawn = torch.randperm(len(images), generator=drawing)[: self.settings.copies]
+        copies = []
+        for rows in torch.split(drawn, COPY_BATCH):
+            augmented = augmentation(as_float(images[rows]).float(), generator=augmenting)
+            self.prepare_copies(augmented, images, rows)
+            copies.append(self.encode(augmented))
+            if progress is not None:
+                progress(sum(map(len, copies)), len(drawn), 0.0)
+        normal, pseudo = (rows.double().numpy() for rows in (components.train_rows.asinh(), torch.cat(copies)))
+        weights, bias = fit_weights(normal, pseudo)
+        self._accuracy = float(np.mean(normal @ weights + bias <= 0) + np.mean(pseudo @ weights + bias > 0)) / 2
+        if not weights.any():  # the augmentation changes nothing that can be seen
+            weights = np.ones_like(weights)
+        self._head = Head(torch.from_numpy(weights).float(), damped=self.damped)
+
+    def prepare_copies(self, augmented: Tensor, images: Tensor, rows: Tensor) -> None:
+        """Let the frozen part see augmented copies, which must not be compared with the images they are copies of."""
+        from dsv_plugins.builtin.detectors.patch_memory.backbone import POOLED, SOURCE
+
+        if images not in self._known:
+            self.prepare(images)
+        source = self._known[images][POOLED][rows]
+        self.reuse_features(augmented, {**self.frozen_features(augmented), SOURCE: source})
+
+
+def fit_weights(normal: Array, pseudo: Array) -> tuple[Array, float]:
+    """Return the weights and the bias of a logistic regression, both kinds of rows counted alike, no weight negative.
+
+    Args:
+        normal: Component scores of good images.
+        pseudo: Those of augmented copies.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
+    rows = np.concatenate([normal, pseudo])
+    target = np.repeat([0.0, 1.0], [len(normal), len(pseudo)])
+    shares = np.repeat([0.5 / len(normal), 0.5 / len(pseudo)], [len(normal), len(pseudo)])
+
+    def loss(parameters: Array) -> tuple[float, Array]:
+        weights, logits = parameters[:-1], rows @ parameters[:-1] + parameters[-1]
+        value = shares @ (np.logaddexp(0, logits) - target * logits) + PENALTY / 2 * weights @ weights
+        slopes = shares * (expit(logits) - target)
+        return float(value), np.append(rows.T @ slopes + PENALTY * weights, slopes.sum())
+
+    bounds = [(0, None)] * rows.shape[1] + [(None, None)]
+    found = minimize(loss, np.zeros(rows.shape[1] + 1), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return found[:-1], float(found[-1])

@@ -1,0 +1,102 @@
+"""The settings of the detectors `patch-memory` and `patch-fusion`. The network is imported when one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv_plugins.builtin.detectors.checks import check_whole
+from dsv_plugins.detectors.weights import DEFAULT_BACKBONE, check_weights
+
+if TYPE_CHECKING:
+    from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
+    from dsv_plugins.builtin.detectors.patch_memory.fusion import PatchFusionDetector
+
+__all__ = ["SCORES", "PatchSettings", "check_backbone", "patch_fusion", "patch_memory"]
+
+SCORES = ("both", "raw", "standardised", "whole")
+
+
+@dataclass(frozen=True)
+class PatchSettings:
+    """Every setting of the two detectors; docs/benchmarks.md has how the defaults were found.
+
+    Attributes:
+        backbone: "efficientnet-lite0", whose weights come with an installed package, or a model of timm.
+        weights: A safetensors file with the weights; by default those of timm, or of the installed package.
+        image_size: Height and width, in pixels, to which square images are resized; others get the same area.
+        layers: The feature maps of the backbone that are used, as indices into timm's list of them; by default those
+            of strides 8 and 16, or of a transformer those at a half and at three quarters of its depth.
+        window: How many steps away a patch may be compared with those of good images, up, down, left or right.
+        memory_images: The train images in the memory at most; if there are more, some are drawn at random.
+        score: What `patch-memory` scores by: "raw" distances of patches, "standardised" ones, "both", or "whole".
+        largest: How many of the largest patch distances count for the score of `patch-memory`.
+        copies: Augmented copies of train images from which `patch-fusion` learns, at most.
+    """
+
+    backbone: str = DEFAULT_BACKBONE
+    weights: str | None = None
+    image_size: int = 256
+    layers: Sequence[int] | None = None
+    window: int = 1
+    memory_images: int = 400
+    score: str = "both"
+    largest: int = 3
+    copies: int = 80
+
+    def __post_init__(self) -> None:
+        check_whole("image_size", self.image_size, least=32)
+        check_whole("window", self.window, least=0)
+        check_whole("memory_images", self.memory_images, least=2)
+        for name in ("largest", "copies"):
+            check_whole(name, getattr(self, name), least=1)
+        if self.score not in SCORES:
+            raise ValueError(f"score is {self.score!r}; give one of {', '.join(SCORES)}")
+        if self.layers is not None:
+            if isinstance(self.layers, str) or not isinstance(self.layers, Sequence) or not self.layers:
+                raise ValueError(f"layers is {self.layers!r}; give a list of whole numbers such as [2, 3]")
+            for layer in self.layers:
+                check_whole("a layer", layer, least=0)
+
+
+def patch_memory(
+    *,
+    backbone: str = PatchSettings.backbone,
+    weights: str | None = None,
+    image_size: int = PatchSettings.image_size,
+    layers: Sequence[int] | None = None,
+    window: int = PatchSettings.window,
+    memory_images: int = PatchSettings.memory_images,
+    score: str = PatchSettings.score,
+    largest: int = PatchSettings.largest,
+) -> PatchMemoryDetector:
+    """Make the detector that learns from good images alone; see `PatchSettings` for what the settings mean."""
+    settings = PatchSettings(backbone, weights, image_size, layers, window, memory_images, score, largest)
+
+    from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
+
+    return PatchMemoryDetector(settings)
+
+
+def patch_fusion(
+    *,
+    backbone: str = PatchSettings.backbone,
+    weights: str | None = None,
+    image_size: int = PatchSettings.image_size,
+    layers: Sequence[int] | None = None,
+    window: int = PatchSettings.window,
+    memory_images: int = PatchSettings.memory_images,
+    copies: int = PatchSettings.copies,
+) -> PatchFusionDetector:
+    """Make the detector that learns from pseudo-anomalies what counts; see `PatchSettings` for the settings."""
+    settings = PatchSettings(backbone, weights, image_size, layers, window, memory_images, copies=copies)
+
+    from dsv_plugins.builtin.detectors.patch_memory.fusion import PatchFusionDetector
+
+    return PatchFusionDetector(settings)
+
+
+def check_backbone(backbone: str = DEFAULT_BACKBONE, weights: str | None = None, **others: object) -> None:
+    """Check that the weights can be had; called before any image is read or any worker started."""
+    check_weights(backbone, weights)
