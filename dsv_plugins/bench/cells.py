@@ -27,13 +27,13 @@ ENSEMBLE, BEST_THREE = "Ensemble", f"Ensemble of {DEFAULT}'s best 3"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """One candidate: its hyperparameters, its AUC, the quantities of the theory, and its pixel AUROC if it has one."""
+    """One candidate: its hyperparameters, its AUC, the quantities of the theory, and pixel measures if it has any."""
 
     augmentation: str
     params: Mapping[str, object]
     auc: float
     theory: Theory
-    pixel_auc: float | None = None
+    pixels: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,9 @@ class Cell:
         random = {} if self.random is None else {RANDOM: self.random}
         return {AVERAGE: float(np.mean(self.pool)), **random, **self.ensembles, **self._chosen(self.pool)}
 
-    @property
-    def pixel_aucs(self) -> dict[str, float]:
-        """The mean pixel AUROC of the pool, each selector's choice, and the best; empty if a candidate has none."""
-        pool = [candidate.pixel_auc for candidate in self.candidates if candidate.pixel_auc is not None]
+    def pixels(self, measure: str) -> dict[str, float]:
+        """The mean of a pixel measure of the pool, each selector's choice, and the best; empty if one has none."""
+        pool = [candidate.pixels[measure] for candidate in self.candidates if measure in candidate.pixels]
         if len(pool) < len(self.candidates):
             return {}
         return {AVERAGE: float(np.mean(pool)), **self._chosen(pool), "best": max(pool)}
@@ -101,13 +100,13 @@ class Cell:
         for candidate in self.candidates:
             theory = {name: finite_or_none(value) for name, value in asdict(candidate.theory).items()}
             entry = {"augmentation": candidate.augmentation, "params": dict(candidate.params), "auc": candidate.auc}
-            candidates.append({**entry, "pixel_auc": candidate.pixel_auc, **theory})
+            candidates.append({**entry, "pixels": dict(candidate.pixels), **theory})
         return {
             "task": self.task,
             "augmentation": self.augmentation,
             "seed": self.seed,
             "auc": {**self.aucs, "best": self.best, "worst": self.worst},
-            "pixel_auc": self.pixel_aucs,
+            "pixels": {name: self.pixels(name) for name in self.candidates[0].pixels},
             "seconds": self.seconds,
             "choices": {label: choose(losses) for label, losses in self.losses.items()},
             "losses": {label: [finite_or_none(loss) for loss in losses] for label, losses in self.losses.items()},
@@ -125,7 +124,7 @@ def measure(
     registry: Registry,
     random: float | None = None,
     seconds: float | None = None,
-    pixel_aucs: Mapping[str, float] = {},
+    pixels: Mapping[str, Mapping[str, float]] = {},
     notes: Sequence[str] = (),
 ) -> Cell:
     """A pool of trained candidates, measured.
@@ -140,7 +139,7 @@ def measure(
         registry: Where the selectors are found.
         random: AUC of the random training.
         seconds: How long the study took.
-        pixel_aucs: The pixel AUROC of each candidate that has one, by its id.
+        pixels: The pixel measures of each candidate that has any, by its id.
         notes: Remarks made so far.
 
     Raises:
@@ -159,7 +158,7 @@ def measure(
                 params=evaluation.candidate.params,
                 auc=auc_of(evaluation, labels),
                 theory=theory_of(evaluation.embeddings, labels),
-                pixel_auc=pixel_aucs.get(evaluation.candidate.id),
+                pixels=pixels.get(evaluation.candidate.id, {}),
             )
             for evaluation in usable
         ],

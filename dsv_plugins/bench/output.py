@@ -11,7 +11,7 @@ from typing import Any
 from dsv_plugins.bench.analysis import ablation_table, correlations_table, theory_table
 from dsv_plugins.bench.comparison import aucs_table, choices_table, p_values_table, ranks_table, tasks_table
 from dsv_plugins.bench.frames import auc_frame
-from dsv_plugins.bench.pixels import pixels_table
+from dsv_plugins.bench.pixels import pixels_tables
 from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.bench.rivals import rivals_table
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
@@ -31,7 +31,7 @@ def tabulate(result: BenchResult) -> list[Table]:
     aucs = auc_frame(cells)
     summaries = [rivals_table(cells, result.rivals, combines=result.combines)] if result.rivals else []
     summaries += [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
-    summaries += [pixels_table(cells)] if any(cell.pixel_aucs for cell in cells) else []
+    summaries += pixels_tables(cells)
     summaries += [variations_table(varied)] if varied else []
     return [*summaries, tasks_table(aucs), ablation_table(aucs), correlations_table(cells), theory_table(cells)]
 

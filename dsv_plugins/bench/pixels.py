@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import label
 
 from dsv_plugins.bench.cells import Cell
 from dsv_plugins.bench.frames import cell_frame, strict_means
@@ -25,9 +26,14 @@ from dsv_plugins.store.artifacts import open_images, read_image_index
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.result import Result
 
-__all__ = ["Masks", "measure_pixels", "pixel_auc", "pixels_table", "read_masks"]
+__all__ = ["AUPRO", "AUROC", "PIMO", "Masks", "measure_pixels", "pixel_measures", "pixels_tables", "read_masks"]
 
 Array = NDArray[Any]
+
+AUROC, AUPRO, PIMO = "auroc", "aupro", "pimo"
+TITLES = {AUROC: "pixel AUROC", AUPRO: "AUPRO to 30 % of the good pixels", PIMO: "PIMO"}
+PRO_LIMIT = 0.3
+PIMO_RANGE = 1e-5, 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +51,10 @@ class Masks:
     notes: Sequence[str]
 
 
-def measure_pixels(result: Result, ground_truth: Path, labels: Sequence[bool]) -> tuple[dict[str, float], list[str]]:
-    """The pixel AUROC of each candidate by its id, and which images are left out, a line each.
+def measure_pixels(
+    result: Result, ground_truth: Path, labels: Sequence[bool]
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """The measures of each candidate's heatmaps by its id, and which images are left out, a line each.
 
     There are none if the task has no masks, or the detector no heatmaps.
 
@@ -58,12 +66,12 @@ def measure_pixels(result: Result, ground_truth: Path, labels: Sequence[bool]) -
     if not ground_truth.is_dir():
         return {}, []
     masks = read_masks(result.run, ground_truth, labels)
-    aucs: dict[str, float | None] = {}
+    measured: dict[str, dict[str, float]] = {}
     for entry in result.candidates:
         heatmaps = result.heatmaps(entry.candidate) if entry.status == "finished" else None
         if heatmaps is not None:
-            aucs[entry.candidate.id] = pixel_auc(heatmaps, masks)
-    return {name: auc for name, auc in aucs.items() if auc is not None}, list(masks.notes) if aucs else []
+            measured[entry.candidate.id] = pixel_measures(heatmaps, masks)
+    return {name: found for name, found in measured.items() if found}, list(masks.notes) if measured else []
 
 
 def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
@@ -76,45 +84,76 @@ def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
         try:
             mask = _mask(ground_truth / file.parent.name, file.stem, height, width) if anomalous else None
         except InputError as error:
-            notes.append(f"{file} is left out of the pixel AUROC: {error}")
+            notes.append(f"{file} is left out of the pixel measures: {error}")
             continue
         rows.append(row)
         defective.append(np.zeros((height, width), dtype=bool) if mask is None else mask)
     return Masks(rows, np.array(defective).reshape(-1, height, width), notes)
 
 
-def pixel_auc(heatmaps: Array, masks: Masks) -> float | None:
-    """The AUROC of all pixels; None if a value is not finite, or no pixel is defective, or all are.
+def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
+    """The AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite, or no pixel is defective, or all are.
+
+    AUPRO (Bergmann et al. 2021) is the mean share of each defect that is found, averaged over thresholds at which up to
+    30 % of the good pixels are found too. PIMO (Bertoldo et al. 2024) is the share of each image's defects, averaged
+    over thresholds at which 1 in 100,000 to 1 in 10,000 pixels of good images are, on a logarithmic scale. Each is a
+    mean over defective pixels of how few good ones are hotter, so no curve needs to be drawn.
 
     Args:
-        heatmaps: How unusual each place of each test image is, of any height and width.
+        heatmaps: How unusual each patch of each test image is, of any height and width.
         masks: Which pixels are defective.
     """
-    places = torch.from_numpy(heatmaps[masks.rows].astype(np.float32))[:, None]
+    patches = torch.from_numpy(heatmaps[masks.rows].astype(np.float32))[:, None]
     size = masks.defective.shape[1:]
-    pixels = torch.nn.functional.interpolate(places, size, mode="bilinear", antialias=True)[:, 0].numpy()
-    defective, good = pixels[masks.defective], pixels[~masks.defective]
-    if not len(defective) or not len(good) or not np.isfinite(pixels).all():
-        return None
-    # The share of pairs in which the defective pixel is hotter, ties by half. It is what `roc_auc_score` gives, which
-    # would hold several copies of all pixels in double precision.
-    good.sort()
-    wins = sum(int(np.searchsorted(good, defective, side).sum()) for side in ("left", "right")) / 2
-    return wins / len(defective) / len(good)
+    pixels = torch.nn.functional.interpolate(patches, size, mode="bilinear", antialias=True)[:, 0].numpy()
+    good = np.sort(pixels[~masks.defective])
+    if not masks.defective.any() or not len(good) or not np.isfinite(pixels).all():
+        return {}
+    shares = [_hotter(good, heat[mask]) for heat, mask in zip(pixels, masks.defective, strict=True)]
+    of_regions = []
+    for mask, hotter in zip(masks.defective, shares, strict=True):
+        regions = label(mask, np.ones((3, 3)))[0][mask]
+        of_regions += [np.clip(PRO_LIMIT - hotter[regions == one], 0, None).mean() for one in np.unique(regions)]
+    measures = {AUROC: 1 - np.concatenate(shares).mean(), AUPRO: np.mean(of_regions) / PRO_LIMIT}
+    has_defect = masks.defective.any(axis=(1, 2))
+    if not has_defect.all():
+        normal = np.sort(pixels[~has_defect], axis=None)
+        low, high = PIMO_RANGE
+        of_images = [
+            np.log(high / _hotter(normal, heat[mask]).clip(low, high)).mean() / np.log(high / low)
+            for heat, mask in zip(pixels[has_defect], masks.defective[has_defect], strict=True)
+        ]
+        measures[PIMO] = np.mean(of_images)
+    return {name: float(value) for name, value in measures.items()}
 
 
-def pixels_table(cells: Sequence[Cell]) -> Table:
-    """The mean pixel AUROC of each method over the tasks that have masks, for each augmentation."""
-    measured = [cell for cell in cells if cell.pixel_aucs]
-    tasks = strict_means(cell_frame(measured, lambda cell: cell.pixel_aucs), "augmentation", "task")
-    counts = [len({cell.task for cell in some}) for some in (measured, cells)]
-    return Table(
-        "pixels",
-        "Average pixel AUROC",
-        strict_means(tasks, "augmentation"),
-        note=f"Of the heatmaps of the same choices, over all pixels of the test images; mean over the {counts[0]} of "
-        f"{counts[1]} tasks with masks. Average is the mean of the candidates, best the highest pixel AUROC of one.",
-    )
+def _hotter(known: Array, values: Array) -> Array:
+    """The share of known values, in rising order, that is above each value, ties by half."""
+    below = np.mean([np.searchsorted(known, values, side) for side in ("left", "right")], axis=0)
+    shares: Array = 1 - below / len(known)
+    return shares
+
+
+def pixels_tables(cells: Sequence[Cell]) -> list[Table]:
+    """The mean of each pixel measure for each method over the tasks that have masks, for each augmentation."""
+    tables = []
+    for name, title in TITLES.items():
+        measured = [cell for cell in cells if cell.pixels(name)]
+        if not measured:
+            continue
+        frame = cell_frame(measured, lambda cell, name=name: cell.pixels(name))  # type: ignore[misc]
+        counts = [len({cell.task for cell in some}) for some in (measured, cells)]
+        tables.append(
+            Table(
+                f"pixels-{name}",
+                f"Average {title}",
+                strict_means(strict_means(frame, "augmentation", "task"), "augmentation"),
+                note=f"Of the heatmaps of the same choices, over all pixels of the test images; mean over the "
+                f"{counts[0]} of {counts[1]} tasks with masks. Average is the mean of the candidates, best the highest "
+                "of one.",
+            )
+        )
+    return tables
 
 
 def _mask(folder: Path, name: str, height: int, width: int) -> Array:

@@ -139,12 +139,12 @@ class _Pool:
     Attributes:
         evaluations: The candidates.
         labels: Whether each test image is anomalous.
-        pixel_aucs: The pixel AUROC of each candidate that has one, by its id.
+        pixels: The pixel measures of each candidate that has any, by its id.
     """
 
     evaluations: Sequence[Evaluation]
     labels: Sequence[bool]
-    pixel_aucs: Mapping[str, float]
+    pixels: Mapping[str, Mapping[str, float]]
 
 
 class _Work:
@@ -177,8 +177,8 @@ class _Work:
                     if len(pools) < len(self.bench.augmentations):
                         raise TrainingError("an augmentation is missing, so this pool would not be the same as others")
                     evaluations = [evaluation for pool in pools for evaluation in pool.evaluations]
-                    pixel_aucs = {name: auc for pool in pools for name, auc in pool.pixel_aucs.items()}
-                    self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixel_aucs))
+                    pixels = {name: found for pool in pools for name, found in pool.pixels.items()}
+                    self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixels))
 
     def measure_rivals(self, task: Task) -> None:
         """Add the rivals on one task, with the first seed: they have nothing to choose."""
@@ -204,8 +204,8 @@ class _Work:
         labels = labels_of(result.run)
         measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
-        pixel_aucs, without_masks = measure_pixels(result, task.ground_truth, labels)
-        pool = _Pool([result.evaluation(candidate) for candidate in finished], labels, pixel_aucs)
+        pixels, without_masks = measure_pixels(result, task.ground_truth, labels)
+        pool = _Pool([result.evaluation(candidate) for candidate in finished], labels, pixels)
         notes = [note for note in result.notes if note.startswith("left out")]
         notes += [f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason]
         notes += without_masks
@@ -254,7 +254,7 @@ class _Work:
             registry=self.registry,
             random=random,
             seconds=seconds,
-            pixel_aucs=pool.pixel_aucs,
+            pixels=pool.pixels,
             notes=notes,
         )
         self.cells.append(cell)

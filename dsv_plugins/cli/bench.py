@@ -16,7 +16,17 @@ from dsv_plugins.errors import InputError, TrainingError
 __all__ = ["add_arguments", "run"]
 
 EXIT_PARTLY_FAILED = 1
-ON_TERMINAL = ("rivals", "auc", "rank", "choices", "wilcoxon", "pixels", "variations")
+ON_TERMINAL = (
+    "rivals",
+    "auc",
+    "rank",
+    "choices",
+    "wilcoxon",
+    "pixels-auroc",
+    "pixels-aupro",
+    "pixels-pimo",
+    "variations",
+)
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
     {"augmentation", "selector", "keep", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}

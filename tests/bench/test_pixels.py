@@ -18,12 +18,12 @@ from sklearn.metrics import roc_auc_score
 from dsv_plugins import Candidate
 from dsv_plugins.bench.cells import POOLED, Cell
 from dsv_plugins.bench.output import tabulate
-from dsv_plugins.bench.pixels import Masks, measure_pixels, pixel_auc, read_masks
+from dsv_plugins.bench.pixels import AUPRO, AUROC, PIMO, Masks, measure_pixels, pixel_measures, read_masks
 from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.store.artifacts import ImageIndex, write_image_index
 from dsv_plugins.store.folder import RunFolder, finished_folder
 
-SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+SMALL = {"image_size": 64}
 
 
 def masks_of(defective: np.ndarray, rows: list[int] | None = None) -> Masks:
@@ -65,7 +65,7 @@ def test_it_is_the_share_of_pairs_in_which_the_defective_pixel_is_hotter() -> No
         for hot in heatmaps[defective].tolist()
         for cold in heatmaps[~defective].tolist()
     ]
-    assert pixel_auc(heatmaps, masks_of(defective)) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert pixel_measures(heatmaps, masks_of(defective))[AUROC] == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 def test_heatmaps_are_resized_to_the_masks_and_images_without_one_are_left_out() -> None:
@@ -79,17 +79,78 @@ def test_heatmaps_are_resized_to_the_masks_and_images_without_one_are_left_out()
         for row in rows
     ]
     expected = roc_auc_score(defective.ravel(), np.ravel(resized))
-    assert pixel_auc(heatmaps, masks_of(defective, rows)) == pytest.approx(expected, abs=1e-5)
+    assert pixel_measures(heatmaps, masks_of(defective, rows))[AUROC] == pytest.approx(expected, abs=1e-5)
 
 
 def test_there_is_none_without_pixels_of_both_kinds_or_with_values_that_are_not_finite() -> None:
     heatmaps, defective = np.zeros((1, 2, 2), dtype=np.float16), np.zeros((1, 2, 2), dtype=bool)
-    assert pixel_auc(heatmaps, masks_of(defective)) is None
-    assert pixel_auc(heatmaps, masks_of(~defective)) is None
+    assert pixel_measures(heatmaps, masks_of(defective)) == {}
+    assert pixel_measures(heatmaps, masks_of(~defective)) == {}
     defective[0, 0] = True
-    assert pixel_auc(heatmaps, masks_of(defective)) == 0.5
+    assert pixel_measures(heatmaps, masks_of(defective))[AUROC] == 0.5
     heatmaps[0, 1, 1] = np.nan
-    assert pixel_auc(heatmaps, masks_of(defective)) is None
+    assert pixel_measures(heatmaps, masks_of(defective)) == {}
+
+
+def swept(heat: np.ndarray, defective: np.ndarray, good: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """The share of good pixels found, and the mean share of each part, at each threshold from the hottest pixel on."""
+    curve = [(0.0, 0.0)]
+    for threshold in np.unique(heat)[::-1]:
+        found = heat >= threshold
+        shares = [found[parts == part].mean() for part in np.unique(parts[defective])]
+        curve.append((found[good].mean(), np.mean(shares)))
+    return np.array(curve).T
+
+
+def step_area(x: np.ndarray, y: np.ndarray, low: float, high: float) -> float:
+    """The area under a curve of steps from low to high: each height holds until the next x."""
+    edges = np.append(x, np.inf).clip(low, high)
+    return float((np.diff(edges) * y).sum())
+
+
+def test_aupro_is_the_area_under_the_curve_of_all_thresholds() -> None:
+    generator = np.random.default_rng(3)
+    heat = generator.permutation(3 * 12 * 12).reshape(3, 12, 12).astype(np.float32)  # no ties
+    defective = np.zeros((3, 12, 12), dtype=bool)
+    parts = np.zeros((3, 12, 12), dtype=int)
+    for part, (image, rows, columns) in enumerate(
+        [(0, slice(0, 2), slice(0, 9)), (0, slice(4, 8), slice(4, 5)), (1, slice(3, 11), slice(2, 12))], start=1
+    ):
+        defective[image, rows, columns], parts[image, rows, columns] = True, part
+    defective[0, 8, 5], parts[0, 8, 5] = True, 2  # touches the second part at a corner, so it belongs to it
+    heat += 200 * defective  # a detector that knows something
+    x, y = swept(heat, defective, ~defective, parts)
+    expected = step_area(x, y, 0, 0.3) / 0.3
+    assert 0.2 < expected < 0.95
+    assert pixel_measures(heat, masks_of(defective))[AUPRO] == pytest.approx(expected, abs=2e-3)
+
+
+def test_pimo_is_the_area_over_the_logarithm_of_the_share_of_good_pixels() -> None:
+    generator = np.random.default_rng(4)
+    heat = generator.normal(size=(6, 160, 160)).astype(np.float32)
+    defective = np.zeros(heat.shape, dtype=bool)
+    defective[0, :9, :9] = defective[1, 20:26, 70:90] = True
+    heat[0][defective[0]] += 2.5
+    heat[1][defective[1]] += 4.0
+    good = np.zeros(heat.shape, dtype=bool)
+    good[2:] = True
+    areas = []
+    for image in (0, 1):
+        hottest = np.sort(heat[image][defective[image]])
+        x, y = [], []
+        for threshold in np.sort(heat[good])[::-1][:40]:
+            x.append((heat[good] >= threshold).mean())
+            y.append((hottest > threshold).mean())
+        areas.append(step_area(np.log(x), np.append(y[1:], y[-1]), np.log(1e-5), np.log(1e-4)) / np.log(10))
+    found = pixel_measures(heat, masks_of(defective))[PIMO]
+    assert found == pytest.approx(np.mean(areas), abs=0.05)
+    assert 0.1 < found < 0.9
+
+
+def test_pimo_needs_good_images() -> None:
+    defective = np.zeros((1, 4, 4), dtype=bool)
+    defective[0, 0] = True
+    assert set(pixel_measures(np.zeros((1, 4, 4), dtype=np.float16), masks_of(defective))) == {AUROC, AUPRO}
 
 
 # ---------------------------------------------------------------------------
@@ -131,8 +192,8 @@ def test_an_image_whose_mask_is_missing_or_damaged_is_left_out_and_named(tmp_pat
     assert list(masks.rows) == [1, 3]
     assert np.array_equal(masks.defective, [np.zeros((4, 4)), np.eye(4)])
     missing, damaged = masks.notes
-    assert missing == f"/parts/test/dent/0.png is left out of the pixel AUROC: {truth / 'dent'} has no 0_mask.png"
-    assert damaged.startswith("/parts/test/dent/1.png is left out of the pixel AUROC: ")
+    assert missing == f"/parts/test/dent/0.png is left out of the pixel measures: {truth / 'dent'} has no 0_mask.png"
+    assert damaged.startswith("/parts/test/dent/1.png is left out of the pixel measures: ")
     assert "1_mask.png cannot be read as an image" in damaged
 
 
@@ -150,7 +211,7 @@ def test_candidates_without_heatmaps_and_tasks_without_masks_have_no_number_and_
     assert measure_pixels(result, truth, labels) == ({}, [])
     draw(truth / "dent/0_mask.png", heat[0])
     aucs, notes = measure_pixels(result, truth, labels)
-    assert aucs == {trained.id: 1.0}
+    assert aucs[trained.id][AUROC] == 1.0
     assert len(notes) == 1
     result.heatmaps = lambda candidate: None
     assert measure_pixels(result, truth, labels) == ({}, [])
@@ -162,25 +223,26 @@ def test_candidates_without_heatmaps_and_tasks_without_masks_have_no_number_and_
 
 
 def with_pixels(cell: Cell, pool: list[float | None]) -> Cell:
-    candidates = [replace(each, pixel_auc=auc) for each, auc in zip(cell.candidates, pool, strict=True)]
+    measured = [{} if auc is None else {AUROC: auc} for auc in pool]
+    candidates = [replace(each, pixels=pixels) for each, pixels in zip(cell.candidates, measured, strict=True)]
     return replace(cell, candidates=candidates)
 
 
 def test_the_table_has_the_mean_the_choices_and_the_best_of_tasks_with_masks() -> None:
     cells = known_cells()
-    assert all(cell.as_json()["pixel_auc"] == {} for cell in cells)
+    assert all(cell.as_json()["pixels"] == {} for cell in cells)
     before = tabulate(BenchResult(cells, {}))
-    assert "pixels" not in [table.name for table in before]
+    assert not any(table.name.startswith("pixels") for table in before)
     bolt = next(place for place, cell in enumerate(cells) if (cell.task, cell.augmentation) == ("bolt", "cutout"))
     cells[bolt] = with_pixels(cells[bolt], [0.9, 0.8, 0.4])
     pooled = next(place for place, cell in enumerate(cells) if cell.augmentation == POOLED)
     cells[pooled] = with_pixels(cells[pooled], [0.9, None, 0.4])  # not comparable
     expected = {"Average": 0.7, "base": 0.9, "mc": 0.4, "dsv": 0.8, "best": 0.9}
     expected |= {"discordance": 0.8, "separability": 0.4, "dsv (reference)": 0.4}
-    assert cells[bolt].as_json()["pixel_auc"] == pytest.approx(expected)
+    assert cells[bolt].as_json()["pixels"][AUROC] == pytest.approx(expected)
     after = {table.name: table for table in tabulate(BenchResult(cells, {}))}
-    table = after.pop("pixels")
-    assert table.frame.loc["cutout"].to_dict() == pytest.approx(cells[bolt].pixel_aucs)
+    table = after.pop("pixels-auroc")
+    assert table.frame.loc["cutout"].to_dict() == pytest.approx(cells[bolt].pixels(AUROC))
     assert list(table.frame.index) == ["cutout"]
     assert "1 of 2 tasks with masks" in table.note
     for unchanged in before:
@@ -228,16 +290,19 @@ def test_a_benchmark_shows_it_beside_the_same_numbers(tmp_path: Path) -> None:
     content, page = json.loads((out / "bench.json").read_text()), (out / "tables.md").read_text()
     assert "Average pixel AUROC" in completed.stdout
     assert "## Average pixel AUROC" in page
-    assert page.split("## Notes")[1].count("203.png is left out of the pixel AUROC") == 2, "once for each augmentation"
-    rows = {row["augmentation"]: row for row in content["tables"].pop("pixels")}
+    assert page.split("## Notes")[1].count("203.png is left out of the pixel measures") == 2, (
+        "once for each augmentation"
+    )
+    rows = {row["augmentation"]: row for row in content["tables"].pop("pixels-auroc")}
+    assert {content["tables"].pop(f"pixels-{name}") is not None for name in (AUPRO, PIMO)} == {True}
     assert list(rows) == ["cutout", "cutpaste", POOLED]
     for cell in content["cells"]:
-        pool = [candidate["pixel_auc"] for candidate in cell["candidates"]]
-        assert rows[cell["augmentation"]]["best"] == cell["pixel_auc"]["best"] == max(pool)
+        pool = [candidate["pixels"][AUROC] for candidate in cell["candidates"]]
+        assert rows[cell["augmentation"]]["best"] == cell["pixels"][AUROC]["best"] == max(pool)
         assert rows[cell["augmentation"]]["Average"] == pytest.approx(np.mean(pool))
-        assert cell["pixel_auc"]["dsv"] == pool[cell["choices"]["dsv"]]
+        assert cell["pixels"][AUROC]["dsv"] == pool[cell["choices"]["dsv"]]
     alone = next(cell for cell in content["cells"] if cell["augmentation"] == "cutout")
-    measured = sorted(candidate["pixel_auc"] for candidate in alone["candidates"])
+    measured = sorted(candidate["pixels"][AUROC] for candidate in alone["candidates"])
     assert measured == pytest.approx(oracle_aucs(out / "parts/cutout-0", truth, side=64), abs=1e-4)
     assert content["tables"] == without["tables"]
     shutil.rmtree(truth)
