@@ -1,42 +1,66 @@
-"""Copies of scored images with their unusual places in red."""
+"""Pictures of where scored images are unusual: overlays in red, and masks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
+from dsv_plugins.data.images import decode
 from dsv_plugins.data.overlay import overlay
 from dsv_plugins.errors import InputError
-from dsv_plugins.study.model import Trained
 
-__all__ = ["HeatmapFolder"]
+__all__ = ["PictureFolder", "mask_above", "overlay_of"]
+
+Draw = Callable[[NDArray[np.uint8], NDArray[Any]], Image.Image]
+"""Draws what the heat of an image says, at the image's own size."""
 
 
-class HeatmapFolder:
-    """A folder with one overlay for each image, named after the image and the folder it lies in.
+def overlay_of(scale: tuple[float, float]) -> Draw:
+    """Draw images with their unusual patches in red; the scale is the same for all images of a run."""
+    return lambda pixels, heat: overlay(pixels, heat, scale)
+
+
+def mask_above(threshold: float) -> Draw:
+    """Draw which pixels are hotter than a threshold, in white on black."""
+
+    def mask(pixels: NDArray[np.uint8], heat: NDArray[Any]) -> Image.Image:
+        height, width = pixels.shape[1:]
+        enlarged = Image.fromarray(np.asarray(heat, dtype=np.float32)).resize(
+            (width, height), Image.Resampling.BILINEAR
+        )
+        return Image.fromarray(np.where(np.asarray(enlarged) > threshold, 255, 0).astype(np.uint8))
+
+    return mask
+
+
+class PictureFolder:
+    """A folder with one picture for each image, named after the image and the folder it lies in.
 
     Args:
         path: The folder; it is made if it is missing.
-        scale: Where the colour begins and where it is strongest.
+        draw: Makes a picture.
+        option: The option that named the folder.
     """
 
-    def __init__(self, path: Path, scale: tuple[float, float]) -> None:
+    def __init__(self, path: Path, draw: Draw, option: str) -> None:
         self._path = path
-        self._scale = scale
+        self._draw = draw
         self._names: set[str] = set()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{path} cannot be made ({error.strerror}); give another folder to --heatmaps") from error
+            raise InputError(f"{path} cannot be made ({error.strerror}); give another folder to {option}") from error
 
-    def write(self, files: Sequence[Path], pixels: Tensor, detector: Trained) -> None:
-        """Write the overlays of some images."""
-        heatmaps = detector.heatmap(pixels)
-        assert heatmaps is not None  # or it would have no scale
-        for file, image, heat in zip(files, pixels.numpy(), heatmaps.numpy(), strict=True):
-            overlay(image, heat, self._scale).save(self._path / f"{self._name(file)}.png")
+    def write(self, files: Sequence[Path], heatmaps: Tensor) -> None:
+        """Write the pictures of some images."""
+        for file, heat in zip(files, heatmaps.numpy(), strict=True):
+            self._draw(decode(file, None), heat).save(self._path / f"{self._name(file)}.png")
 
     def _name(self, file: Path) -> str:
         """A name that no other image of this call has."""

@@ -25,7 +25,7 @@ from dsv_plugins.study.serialise import finite
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv_plugins.cli.heatmaps import HeatmapFolder
+    from dsv_plugins.cli.heatmaps import PictureFolder
     from dsv_plugins.study.model import Model
     from dsv_plugins.types import Size
 
@@ -52,7 +52,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str,
         help="a folder of good images that were not trained on, to decide by from now on; nothing is trained",
     )
-    parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual places in red")
+    parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual patches in red")
+    parser.add_argument("--masks", type=str, help="a folder for masks, white where an image is unusual")
     parser.add_argument("--skip-bad", action="store_true", help="leave out files that cannot be read")
     parser.add_argument("--json", action="store_true", help="print JSON instead of CSV")
     parser.add_argument("--out", type=str, help="a file to write to, instead of the terminal")
@@ -66,13 +67,13 @@ def run(arguments: Namespace) -> int:
     # A rate may need the new calibration, so that it is checked after that.
     rate = None if arguments.recalibrate else arguments.false_alarms
     model = load(arguments.run, false_alarms=rate, plugins=arguments.plugins)
-    heatmaps = _heatmap_folder(arguments.heatmaps, model)
+    pictures = _picture_folders(arguments, model)
     if arguments.recalibrate:
         model = _recalibrated(model, arguments)
     _tell(model, arguments)
     if not files:
         return 0
-    rows = list(_scored(model, files, skip_bad=arguments.skip_bad, heatmaps=heatmaps))
+    rows = list(_scored(model, files, skip_bad=arguments.skip_bad, pictures=pictures))
     if not rows:
         print("dsv score: none of the images can be read", file=sys.stderr)
         return 1
@@ -105,15 +106,22 @@ def _files(arguments: Namespace) -> list[Path]:
     ]
 
 
-def _heatmap_folder(path: str | None, model: Model) -> HeatmapFolder | None:
-    from dsv_plugins.cli.heatmaps import HeatmapFolder
+def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
+    """The folders for what the call asks to be drawn, made before anything is scored."""
+    from dsv_plugins.cli.heatmaps import PictureFolder, mask_above, overlay_of
 
-    if path is None:
-        return None
-    if model.record.heat_scale is None:
-        print(f"note: the detector {model.record.detector!r} has no heatmaps, so none are written", file=sys.stderr)
-        return None
-    return HeatmapFolder(Path(path), model.record.heat_scale)
+    record = model.record
+    if record.heat_scale is None and (arguments.heatmaps or arguments.masks):
+        print(f"note: the detector {record.detector!r} has no heatmaps, so none are written", file=sys.stderr)
+        return []
+    folders = []
+    if arguments.heatmaps and record.heat_scale is not None:
+        folders.append(PictureFolder(Path(arguments.heatmaps), overlay_of(record.heat_scale), "--heatmaps"))
+    if arguments.masks:
+        if record.heat_threshold is None:
+            raise InputError("no mask can be drawn: the study kept no good images out, so it has no threshold for heat")
+        folders.append(PictureFolder(Path(arguments.masks), mask_above(record.heat_threshold), "--masks"))
+    return folders
 
 
 def _recalibrated(model: Model, arguments: Namespace) -> Model:
@@ -151,7 +159,7 @@ def _tell(model: Model, arguments: Namespace) -> None:
 
 
 def _scored(
-    model: Model, files: Sequence[Path], *, skip_bad: bool, heatmaps: HeatmapFolder | None = None
+    model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder] = ()
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
     for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
@@ -162,8 +170,11 @@ def _scored(
             if not math.isfinite(score):
                 raise TrainingError(f"the detector gives {file} the score {score}, which no verdict can be made of")
             yield file, score
-        if heatmaps is not None:
-            heatmaps.write(batch, pixels, model.detector)
+        if pictures:
+            heatmaps = model.detector.heatmap(pixels)
+            assert heatmaps is not None  # or it would have no scale
+            for folder in pictures:
+                folder.write(batch, heatmaps)
 
 
 def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:

@@ -148,17 +148,24 @@ def _aspect(path: Path) -> float | None:
         return None
 
 
-def decode(path: Path, size: Size) -> NDArray[np.uint8]:
+def decode(path: Path, size: Size | None) -> NDArray[np.uint8]:
     """One image as (channels, height, width), from any format, depth, colours and orientation.
+
+    Args:
+        path: The file.
+        size: Height and width to which it is resized; None to leave it as large as it is.
 
     Raises:
         InputError: The file is no image, or is damaged.
     """
-    height, width = height_and_width(size)
     try:
         _require_file(path)
         with Image.open(path) as image:
-            resized = _as_rgb(_upright(image, height, width)).resize((width, height), Image.Resampling.BILINEAR)
+            if size is None:
+                resized = _as_rgb(ImageOps.exif_transpose(image))
+            else:
+                height, width = height_and_width(size)
+                resized = _as_rgb(_upright(image, height, width)).resize((width, height), Image.Resampling.BILINEAR)
     # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
     except Exception as error:
         raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error

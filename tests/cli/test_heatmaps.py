@@ -62,6 +62,40 @@ def test_score_writes_an_overlay_for_each_image(spoiled: Path, result: Result, t
         assert red[DEFECT].mean() > 3 * red[:32, 32:].mean()
 
 
+def test_pictures_have_the_size_of_the_image(tmp_path: Path):
+    """And masks are white at the defect, if there is one."""
+    for part, seeds in (("train/good", range(60)), ("test/unknown", range(100, 108))):
+        (tmp_path / part).mkdir(parents=True)
+        for seed in seeds:
+            image = texture(seed, size=128)[:96]
+            if part != "train/good" and seed % 2:
+                image[60:84, 12:36] = 255
+            Image.fromarray(image).save(tmp_path / part / f"{seed}.png")
+    settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial"}
+    made = select(tmp_path / "train/good", tmp_path / "test", out=tmp_path / "run", **settings)
+    scored = dsv_here(
+        "score", made.run, tmp_path / "test", "--heatmaps", tmp_path / "heat", "--masks", tmp_path / "masks"
+    )
+    assert scored.returncode == 0, scored.stderr
+    for folder in ("heat", "masks"):
+        written = sorted((tmp_path / folder).glob("*.png"))
+        assert len(written) == 8
+        assert {Image.open(file).size for file in written} == {(128, 96)}
+    masks = [np.asarray(Image.open(tmp_path / f"masks/unknown-{seed}.png")) for seed in range(100, 108)]
+    assert {value for mask in masks for value in np.unique(mask).tolist()} == {0, 255}
+    good, spoiled = (np.mean([mask[66:78, 18:30] == 255 for mask in masks[first::2]]) for first in (0, 1))
+    assert spoiled > 0.9
+    assert good < 0.3
+
+
+def test_masks_need_good_images_that_were_kept_out(spoiled: Path, tmp_path: Path):
+    settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial", "holdout": 0}
+    made = select(spoiled / "train/good", spoiled / "test", out=tmp_path / "run", **settings)
+    scored = dsv_here("score", made.run, spoiled / "test", "--masks", tmp_path / "masks")
+    assert scored.returncode == 2
+    assert "no mask can be drawn: the study kept no good images out" in scored.stderr
+
+
 def test_equal_names_do_not_overwrite_each_other(spoiled: Path, result: Result, tmp_path: Path):
     twins = []
     for parent in ("one", "two"):

@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # They set up environments, and are themselves what runs these tests.
 SET_UP = ("make ", "pip ", "git ", "cd ")
 SMALL = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--executor", "serial"]
-SMALL_WITH_HEATMAPS = ["--detector-params", '{"image_size": 64, "updates": 6}', "--executor", "serial"]
+SMALL_WITH_HEATMAPS = ["--detector-params", '{"image_size": 64}', "--executor", "serial"]
 GOOD_IMAGES = 60
 """Enough to keep 19 out of training, which a false-alarm rate of 5 % needs."""
 

@@ -103,13 +103,13 @@ def kept(tmp_path_factory):
     task = make_task(folder / "parts", train=60)
     settings = {
         "grid": {"patch_size": [0.02, 0.1, 0.3]},
-        "detector_params": {"image_size": 64, "updates": 3},
+        "detector_params": {"image_size": 64},
         "executor": "serial",
         "out": folder / "run",
     }
     first = select(task / "train/good", task / "test", keep="choice", **settings)
     choice = load(folder / "run").record
-    second = select(task / "train/good", task / "test", **settings)  # what this detector keeps by default
+    second = select(task / "train/good", task / "test", keep="ensemble", **settings)
     return task, first, choice, second
 
 
@@ -161,7 +161,7 @@ def test_the_page_and_the_command_say_that_it_is_an_ensemble(kept):
     page = second.report(second.run / "page.html").read_text()
     assert "The model is the ensemble of 3 candidates" in page
     assert "By the ensemble, the most anomalous first" in page
-    grid = ["--grid", "patch_size=0.02,0.1,0.3", "--image-size", 64, "--updates", 3, "--executor", "serial"]
+    grid = ["--grid", "patch_size=0.02,0.1,0.3", "--image-size", 64, "--keep", "ensemble", "--executor", "serial"]
     told = dsv_here("select", task, *grid, "--keep", "ensemble", "--out", second.run).stdout
     assert "the model is the ensemble of 3 candidates; --keep choice keeps one" in told
     scored = dsv_here("score", second.run, task / "test")

@@ -11,7 +11,7 @@ from conftest import texture
 
 from dsv_plugins import select
 
-SMALL = {"image_size": 64, "updates": 6, "batch_size": 8, "copies": 1}
+SMALL = {"image_size": 64}
 
 
 def images(seeds: range, *, defect: bool = False) -> torch.Tensor:
