@@ -281,6 +281,17 @@ def test_equal_images_are_survived():
     assert made.score(torch.full((2, 3, 64, 64), 90, dtype=torch.uint8)).isfinite().all()
 
 
+def test_images_that_hardly_differ_are_survived():
+    """A burst of one part: deviations are tiny beside the differences between its patches."""
+    train = features(8, 0)
+    burst = train[PATCHES][:1] * 50 + train[PATCHES] * 1e-4
+    memory, distances = PatchMemory.fit({PATCHES: burst, POOLED: train[POOLED]}, window=1, images=100, seed=0)
+    assert distances.isfinite().all()
+    other = {PATCHES: burst[:2] + 1, POOLED: train[POOLED][:2] + 1}
+    assert memory(other).isfinite().all()
+    assert memory(other).mean() > 10 * distances.mean()
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_very_few_images_are_survived(count: int):
     made = detector()

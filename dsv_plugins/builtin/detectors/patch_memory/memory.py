@@ -21,6 +21,8 @@ SAMPLED_PATCHES = 5_000
 """Enough for a covariance of a few hundred features."""
 SPREAD_FLOOR = 0.5
 """Of the spread of all patches, added to that of each: a patch that never varied must not turn noise into an alarm."""
+LARGEST_VALUE = 4_000.0
+"""Of a whitened feature; half precision ends at 65,504, and some patches lie beyond those that are sampled."""
 SAME_IMAGE = 1e-3
 """Relative difference of pooled features below which two images are one; another photo differs by far more."""
 
@@ -172,5 +174,8 @@ def _whitening(patches: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     covariance, _ = ledoit_wolf(deviations.numpy(), assume_centered=True)
     if not covariance.any():  # all images are equal
         covariance += torch.eye(len(covariance), dtype=torch.float64).numpy()
-    precision = torch.linalg.inv(torch.from_numpy(covariance))
-    return means.mean(dim=(0, 1)).float(), torch.linalg.cholesky(precision).float()
+    whitening = torch.linalg.cholesky(torch.linalg.inv(torch.from_numpy(covariance)))
+    centre = means.mean(dim=(0, 1))
+    # Images that hardly differ, such as a burst of one part, would be too large for half precision otherwise.
+    largest = float(((sampled - centre) @ whitening).abs().max())
+    return centre.float(), (whitening * min(1.0, LARGEST_VALUE / max(largest, 1e-9))).float()
