@@ -320,7 +320,7 @@ def test_the_augmentation_of_a_model_is_its_own_unless_another_is_named(task, tm
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        ("dream", {}, r"nothing is known of the model dream \(did you mean 'draem'\?\); known are cutpaste-.*, draem"),
+        ("dream", {}, r"nothing is known of the model dream \(did you mean 'draem'\?\); known are patch-.*, draem"),
         ("patch-fusio", {}, r"\(did you mean 'patch-fusion'\?\)"),
         ("draem", {"selecter": "dsv"}, r"select takes no selecter \(did you mean 'selector'\?\)"),
         ("draem", {"model_params": NARROW}, r"arguments of the model are detector_params=\{'model_params': …\}"),
