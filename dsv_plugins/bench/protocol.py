@@ -189,8 +189,10 @@ class _Work:
                 study = self._rival(task, name)
                 reuse_work(study)
                 result = self.conduct(study)
-                auc = auc_of(result.evaluation(result.choice.candidate), labels_of(result.run))
-                self.rivals.append(Rival(task.name, name, auc, _seconds(result)))
+                labels, candidate = labels_of(result.run), result.choice.candidate
+                pixels, _ = measure_pixels(result, task.ground_truth, labels)
+                auc = auc_of(result.evaluation(candidate), labels)
+                self.rivals.append(Rival(task.name, name, auc, _seconds(result), pixels.get(candidate.id, {})))
 
     def _rival(self, task: Task, name: str) -> Study:
         study = self.bench.study(task, self.bench.augmentations[0], self.bench.seeds[0], self.registry)

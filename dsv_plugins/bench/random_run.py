@@ -19,9 +19,12 @@ def random_study(study: Study, registry: Registry) -> Study:
     """A study of one candidate whose hyperparameters are ranges over the grid, from which every image draws.
 
     Raises:
-        DSVError: The augmentation has hyperparameters without a range, or does not take ranges.
+        DSVError: The augmentation has hyperparameters without a range, or does not take ranges; or none is used.
     """
-    points = [candidate.params for candidate in plan_study(study, registry).candidates()]
+    plan = plan_study(study, registry)
+    if not plan.learns_from_augmentation:
+        raise InputError(f"{study.detector} learns without augmentations, so there is nothing to draw")
+    points = [candidate.params for candidate in plan.candidates()]
     ranges: dict[str, list[object]] = {}
     for name in points[0]:
         values = [point[name] for point in points]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, Cell
 from dsv_plugins.bench.frames import BEST, auc_frame, by_augmentation, cell_frame, strict_means
 from dsv_plugins.bench.methods import AVERAGE, DEFAULT
+from dsv_plugins.bench.pixels import AUPRO
 from dsv_plugins.bench.statistics import DECIMALS, signed_rank_p
 from dsv_plugins.bench.table import Table
 from dsv_plugins.errors import InputError
@@ -33,16 +34,18 @@ class Rival:
         detector: Name of the detector plugin.
         auc: Its AUC.
         seconds: How long its study took; None if that was interrupted.
+        pixels: Its pixel measures, if the task has masks and the detector heatmaps.
     """
 
     task: str
     detector: str
     auc: float
     seconds: float | None
+    pixels: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The rival as one JSON object."""
-        return {"task": self.task, "detector": self.detector, "auc": self.auc, "seconds": self.seconds}
+        return asdict(self)
 
 
 def rival_study(study: Study, detector: str, registry: Registry) -> Study:
@@ -84,15 +87,19 @@ def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bo
         "augmentation",
         "task",
     )
-    theirs, their_seconds = (
-        pd.DataFrame([{"task": each.task, each.detector: getattr(each, value)} for each in rivals])
-        .groupby("task")
-        .first()
-        for value in ("auc", "seconds")
+    pixels = strict_means(
+        cell_frame(cells, lambda cell: cell.pixels(AUPRO)).rename(columns={DEFAULT: CHOICE}), "augmentation", "task"
+    )
+    theirs, their_seconds, their_pixels = (
+        pd.DataFrame([{"task": each.task, each.detector: value(each)} for each in rivals]).groupby("task").first()
+        for value in (lambda each: each.auc, lambda each: each.seconds, lambda each: each.pixels.get(AUPRO))
     )
     rows = {
         augmentation: _compared(
-            group.droplevel(0).join(theirs), seconds.loc[augmentation].join(their_seconds), delivered
+            group.droplevel(0).join(theirs),
+            seconds.loc[augmentation].join(their_seconds),
+            pixels.loc[augmentation].join(their_pixels),
+            delivered,
         )
         for augmentation, group in by_augmentation(tasks)
     }
@@ -102,12 +109,15 @@ def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bo
         pd.concat(rows, names=["augmentation", "method"]),
         note="Mean over the tasks that have all of them. The first row is what a study delivers. Better and worse "
         "count the tasks in which it has a higher or a lower AUC; p is from the two-sided Wilcoxon signed-rank test. "
-        "Seconds are those of a whole study, on average; those of an interrupted one are not known.",
+        "Seconds are those of a whole study, on average; those of an interrupted one are not known. AUPRO is of the "
+        "heatmaps, over the tasks with masks.",
         forms={"p": ".2g", "seconds": ".0f"},
     )
 
 
-def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame, delivered: str) -> pd.DataFrame:
+def _compared(
+    aucs: pd.DataFrame, seconds: pd.DataFrame, pixels: pd.DataFrame, delivered: str
+) -> pd.DataFrame:
     """A row for each column of AUCs, compared with what is delivered."""
     aucs = aucs.dropna()
     gains = aucs.rsub(aucs[delivered], axis=0).round(DECIMALS)
@@ -117,6 +127,7 @@ def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame, delivered: str) -> pd.D
             "better": (gains > 0).sum(),
             "worse": (gains < 0).sum(),
             "p": pd.Series({name: signed_rank_p(aucs[delivered], aucs[name]) for name in aucs.columns.drop(delivered)}),
+            "AUPRO": pixels.reindex(index=aucs.index, columns=aucs.columns).astype(float).mean(),
             "seconds": seconds.reindex(index=aucs.index, columns=aucs.columns).astype(float).mean(),
         },
         index=aucs.columns,

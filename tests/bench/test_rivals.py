@@ -97,7 +97,7 @@ def test_a_rival_is_trained_once_on_the_same_images_and_resumes(tmp_path) -> Non
     tables = tabulate(result)
     described = json.loads(json.dumps(describe(result, tables, {}), allow_nan=False))
     assert described["rivals"] == [
-        {"task": "parts", "detector": "brightness", "auc": rival.auc, "seconds": rival.seconds}
+        {"task": "parts", "detector": "brightness", "auc": rival.auc, "seconds": rival.seconds, "pixels": {}}
     ]
 
 
@@ -111,12 +111,15 @@ def test_a_detector_that_learns_from_augmentations_is_no_rival(tmp_path) -> None
 def test_the_table_against_plain_loops() -> None:
     dice = np.random.default_rng(0)
     tasks = [f"task{number}" for number in range(6)]
-    cells, rivals = [], []
+    cells, rivals, aupros = [], [], {}
     for task in tasks:
         for seed in range(2):
             aucs = dice.uniform(0.5, 1, 3).tolist()
             cells.append(cell(task, "cutout", aucs, {DEFAULT: dice.uniform(size=3).tolist()}, seed=seed))
-        rivals.append(Rival(task, "frozen", float(dice.uniform(0.5, 1)), 4.0))
+        if task not in ("task0", "task5"):  # the others have no masks, or are not compared
+            aupros[task] = float(dice.uniform(0.5, 1))
+        pixels = {"aupro": aupros[task]} if task in aupros else {}
+        rivals.append(Rival(task, "frozen", float(dice.uniform(0.5, 1)), 4.0, pixels))
         if task != "task5":  # it failed there, so that nobody is compared there
             rivals.append(Rival(task, "memory", float(dice.uniform(0.5, 1)), None))
     frame = rivals_table(cells, rivals).frame.loc["cutout"]
@@ -143,6 +146,7 @@ def test_the_table_against_plain_loops() -> None:
         sum(over_seeds(task, lambda c: max(c.pool)) for task in compared) / 5
     )
     assert frame.loc["frozen", "seconds"] == 4.0
+    assert frame.loc["frozen", "AUPRO"] == pytest.approx(sum(aupros.values()) / 4)
     assert frame.index[0] == f"choice of {DEFAULT}"
     assert math.isnan(frame.loc["memory", "seconds"])
 

@@ -12,6 +12,7 @@ from anomalib.data import Folder
 from anomalib.engine import Engine
 from anomalib.models import Padim, Patchcore
 from anomalib.models.image.dsr import Dsr
+from anomalib.models.image.mh_patchcore import MHPatchcore
 from anomalib.pre_processing import PreProcessor
 from anomalib.utils import path as paths
 from conftest import QUIET, augmentation, detector, images
@@ -62,29 +63,36 @@ def test_conformance(name, may_fail):
     assert failed <= may_fail
 
 
-@pytest.mark.parametrize(("name", "model"), [("patchcore", Patchcore), ("padim", Padim)])
-def test_a_rival_is_the_model_that_anomalib_itself_trains(name, model, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "model", "size", "settings"),  # settings with which nothing is drawn
+    [
+        ("patchcore", Patchcore, 64, {"coreset_sampling_ratio": 1.0}),
+        ("padim", Padim, 64, {"n_features": 152}),
+        ("mh-patchcore", MHPatchcore, 224, {"memory_bank_size": 10_000, "local_coreset_size": 10_000}),
+    ],
+)
+def test_a_rival_is_the_model_that_anomalib_itself_trains(name, model, size, settings, tmp_path, capfd):
     """Scored by anomalib's Engine from files, and by us from tensors."""
-    settings = {"layers": ["blocks.2", "blocks.4"]}
-    settings |= {"coreset_sampling_ratio": 1.0} if name == "patchcore" else {"n_features": 152}  # all: nothing is drawn
-    ours = detector(name, image_size=64, model_params=settings)
-    ours.fit(images(8, size=64), augmentation("cutout", patch_size=0.1))
+    settings = {"layers": ["blocks.2", "blocks.4"], **settings}
+    ours = detector(name, image_size=size, model_params=settings)
+    ours.fit(images(8, size=size), augmentation("cutout", patch_size=0.1))
     assert not ours.learns_from_augmentation
+    assert "Coreset" not in "".join(capfd.readouterr())  # its progress bar
 
     for folder_name, defect in (("good", False), ("bad", True)):
         (tmp_path / folder_name).mkdir()
-        for index, pixels in enumerate(images(8, defect=defect, size=64)):
+        for index, pixels in enumerate(images(8, defect=defect, size=size)):
             Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / folder_name / f"{index}.png")
-    pre_processor = PreProcessor(Compose([Resize((64, 64)), Normalize([0.5] * 3, [0.5] * 3)]))
+    pre_processor = PreProcessor(Compose([Resize((size, size)), Normalize([0.5] * 3, [0.5] * 3)]))
     theirs = model(backbone="dsv_efficientnet_lite0", pre_processor=pre_processor, **COMPONENTS_OFF, **settings)
     data = Folder("parts", root=tmp_path, normal_dir="good", normal_test_dir="good", abnormal_dir="bad", num_workers=0)
     engine = Engine(default_root_dir=tmp_path / "engine", limit_val_batches=0, **QUIET)
     engine.fit(theirs, datamodule=data)
     batches = engine.predict(theirs, data_path=tmp_path / "bad")
     expected = torch.cat([batch.pred_score.flatten() for batch in batches])
-    scores = ours.score(images(8, defect=True, size=64))
+    scores = ours.score(images(8, defect=True, size=size))
     assert torch.allclose(scores, expected, rtol=1e-3)
-    assert scores.min() > ours.score(images(8, size=64)).max()
+    assert scores.min() > ours.score(images(8, size=size)).max()
 
 
 def test_draem_is_embedded_by_its_discriminative_encoder(draem):

@@ -131,7 +131,7 @@ class AnomalibDetector(DetectorEncoder):
 
     def _planned(self, images: int, updates: int | None) -> int:
         if self.entry.remembers:
-            return math.ceil(images / self.batch_size)  # all images once, whatever the budget
+            return math.ceil(images / self.batch_size) * self.entry.passes  # whatever the budget
         return min(self.updates, updates or self.updates)
 
     def encode(self, images: Tensor) -> Tensor:

@@ -98,8 +98,9 @@ class Entry:
         weights_off: Arguments with which it fetches none.
         check_params: Settings with which the conformance kit can train it in seconds.
         experimental: Whether it was never measured what a selector's choice is worth for it.
-        remembers: Whether it stores features of normal images in one pass, and makes no pseudo-anomalies. Then there is
-            nothing to select; it is a rival of the others.
+        remembers: Whether it stores features of normal images, and makes no pseudo-anomalies. Then there is nothing to
+            select; it is a rival of the others.
+        passes: How often a model that remembers has to see each image.
         own_augmentation: Name of the augmentation plugin that is its own synthesis, which is selected by default; if
             None, that of its features, or "cutpaste" if it works on images.
     """
@@ -120,6 +121,7 @@ class Entry:
     check_params: Mapping[str, object] = field(default_factory=dict)
     experimental: bool = True
     remembers: bool = False
+    passes: int = 1
     own_augmentation: str | None = None
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import lightning.pytorch as pl
 import torch
@@ -18,6 +19,7 @@ from anomalib.engine import Engine
 from anomalib.models.components import AnomalibModule
 from torch import Tensor
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from dsv_plugins import Progress, TrainingError
 
@@ -124,6 +126,10 @@ class _Budget(pl.Callback):
             trainer.should_stop = True
 
 
+_without_bar = functools.partialmethod(tqdm.__init__, disable=True)
+"""The coreset of Patchcore has a progress bar of its own, which nothing switches off."""
+
+
 @contextlib.contextmanager
 def _quiet_lightning() -> Iterator[None]:
     """Lightning's notes on devices and loaders are about choices that are not the user's."""
@@ -133,7 +139,7 @@ def _quiet_lightning() -> Iterator[None]:
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), mock.patch.object(tqdm, "__init__", _without_bar):
             warnings.simplefilter("ignore")
             yield
     finally:
