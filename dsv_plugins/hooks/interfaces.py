@@ -251,6 +251,14 @@ class DetectorEncoder(ABC):
         """
         self.prepare(augmented)
 
+    def learned_copies(self) -> tuple[Tensor, Tensor] | None:
+        """The embeddings and scores of the augmented copies that `fit` learned from, if there is one of each image.
+
+        None to have new copies made, which shows what was learned on copies that were not learned from. A detector
+        whose embedding does not depend on what it learns returns them: a study then computes each copy once.
+        """
+        return None
+
     def warm_up(self) -> None:  # noqa: B027 — optional
         """Import what a training needs, and no more: workers may be forked after it, and lose threads and GPUs then."""
 

@@ -109,6 +109,9 @@ def _judge_augmented(
     checked: CheckedDetector, train: Tensor, augmentation: Augmentation, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The embeddings and the scores of one augmented copy of each train image."""
+    learned = checked.learned_copies(len(train))
+    if learned is not None:
+        return learned
     copies, scored = (
         torch.Generator().manual_seed(derived_seed(seed, draws)) for draws in (AUGMENTED_COPIES, SCORED_COPIES)
     )

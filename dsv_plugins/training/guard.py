@@ -79,6 +79,17 @@ class CheckedDetector:
         embeddings = self.detector.encode_augmented(images, augmentation, generator=generator)
         return _checked(embeddings, self._label, "embeddings", (len(images), "width"))
 
+    def learned_copies(self, count: int) -> tuple[Tensor, Tensor] | None:
+        """The embeddings and scores of the `count` copies that it learned from, if any; raises `PluginError`."""
+        learned = self.detector.learned_copies()
+        if learned is None:
+            return None
+        embeddings, scores = learned
+        return (
+            _checked(embeddings, self._label, "embeddings of copies", (count, "width")),
+            _checked(scores, self._label, "scores of copies", (count,)),
+        )
+
     def score(self, images: Tensor) -> Tensor:
         """The scores of images; raises `PluginError` if they are none."""
         return _checked(self.detector.score(images), self._label, "scores", (len(images),))

@@ -318,7 +318,6 @@ def test_a_transformer_is_a_backbone(tmp_path: Path):
     [
         ({"image_size": 16}, "image_size is 16; give a whole number of at least 32"),
         ({"window": -1}, "window is -1; give a whole number of at least 0"),
-        ({"copies": 0}, "copies is 0; give a whole number of at least 1"),
         ({"layers": "2"}, r"layers is '2'; give a list of whole numbers such as \[2, 3\]"),
         ({"memory_images": 1}, "memory_images is 1; give a whole number of at least 2"),
     ],

@@ -86,6 +86,15 @@ class PatchMemoryDetector(DetectorEncoder):
         known: PatchFeatures | None = self._known.get(images)  # type: ignore[no-untyped-call]
         return self.frozen_features(images) if known is None else known
 
+    def prepare_copies(self, augmented: Tensor, images: Tensor, rows: Tensor) -> None:
+        """Let the frozen part see augmented copies, which must not be compared with the images they are copies of."""
+        from dsv_plugins.builtin.detectors.patch_memory.backbone import POOLED, SOURCE
+
+        if images not in self._known:
+            self.prepare(images)
+        source = self._known[images][POOLED][rows]
+        self.reuse_features(augmented, {**self.frozen_features(augmented), SOURCE: source})
+
     def _shape_of(self, images: Tensor) -> tuple[int, int]:
         height, width = images.shape[-2:]
         return height_and_width(size_of_same_aspect(height, width, self.settings.image_size))

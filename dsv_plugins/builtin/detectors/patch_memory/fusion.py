@@ -15,8 +15,8 @@ from dsv_plugins.transforms import as_float
 
 __all__ = ["PatchFusionDetector", "fit_weights"]
 
-COPIED, COPIES = 5, 6
-"""Separate the draws of the images that are copied from those of the augmentation."""
+COPIES = 6
+"""Separates the draws of the augmentation from others."""
 COPY_BATCH = 16
 LARGEST = (1, 3, 10, 30)
 """How many of the largest patch distances are averaged: small defects show in the first, large ones in the last."""
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 
 class PatchFusionDetector(PatchMemoryDetector):
-    """Learns from augmented copies of good images how to weigh the component scores of `patch-memory`.
+    """Learns from an augmented copy of each good image how to weigh the component scores of `patch-memory`.
 
     Good images and copies are both scored as if the image were not in the memory. What is trained is a logistic
     regression with weights that are not negative: a component may count for nothing, but never the wrong way round.
@@ -43,6 +43,7 @@ class PatchFusionDetector(PatchMemoryDetector):
         return self._accuracy
 
     _accuracy: float | None = None
+    _copies: Tensor | None = None
 
     def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
         """Remember the patches of good images, which is the same for every augmentation."""
@@ -65,31 +66,27 @@ class PatchFusionDetector(PatchMemoryDetector):
         check_images(images)
         if self._components is None:
             self.fit_shared_start(images, seed=seed)
-        components = fitted(self._components)
-        drawing, augmenting = (torch.Generator().manual_seed(derived_seed(seed, part)) for part in (COPIED, COPIES))
-        drawn = torch.randperm(len(images), generator=drawing)[: self.settings.copies]
+        generator = torch.Generator().manual_seed(derived_seed(seed, COPIES))
         copies = []
-        for rows in torch.split(drawn, COPY_BATCH):
-            augmented = augmentation(as_float(images[rows]).float(), generator=augmenting)
+        for rows in torch.split(torch.arange(len(images)), COPY_BATCH):
+            augmented = augmentation(as_float(images[rows]).float(), generator=generator)
             self.prepare_copies(augmented, images, rows)
             copies.append(self.encode(augmented))
             if progress is not None:
-                progress(sum(map(len, copies)), len(drawn), 0.0)
-        normal, pseudo = (rows.double().numpy() for rows in (components.train_rows.asinh(), torch.cat(copies)))
+                progress(sum(map(len, copies)), len(images), 0.0)
+        self._copies = torch.cat(copies)
+        normal, pseudo = (
+            rows.double().numpy() for rows in (fitted(self._components).train_rows.asinh(), self._copies)
+        )
         weights, bias = fit_weights(normal, pseudo)
         self._accuracy = float(np.mean(normal @ weights + bias <= 0) + np.mean(pseudo @ weights + bias > 0)) / 2
         if not weights.any():  # the augmentation changes nothing that can be seen
             weights = np.ones_like(weights)
         self._head = Head(torch.from_numpy(weights).float(), damped=self.damped)
 
-    def prepare_copies(self, augmented: Tensor, images: Tensor, rows: Tensor) -> None:
-        """Let the frozen part see augmented copies, which must not be compared with the images they are copies of."""
-        from dsv_plugins.builtin.detectors.patch_memory.backbone import POOLED, SOURCE
-
-        if images not in self._known:
-            self.prepare(images)
-        source = self._known[images][POOLED][rows]
-        self.reuse_features(augmented, {**self.frozen_features(augmented), SOURCE: source})
+    def learned_copies(self) -> tuple[Tensor, Tensor] | None:
+        """Return the embeddings and scores of the copies: an embedding does not depend on what is learned."""
+        return None if self._copies is None else (self._copies, self._copies @ fitted(self._head).weights)
 
 
 def fit_weights(normal: Array, pseudo: Array) -> tuple[Array, float]:

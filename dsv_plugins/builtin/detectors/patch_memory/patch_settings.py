@@ -32,7 +32,6 @@ class PatchSettings:
         memory_images: The train images in the memory at most; if there are more, some are drawn at random.
         score: What `patch-memory` scores by: "raw" distances of patches, "standardised" ones, "both", or "whole".
         largest: How many of the largest patch distances count for the score of `patch-memory`.
-        copies: Augmented copies of train images from which `patch-fusion` learns, at most.
     """
 
     backbone: str = DEFAULT_BACKBONE
@@ -43,14 +42,12 @@ class PatchSettings:
     memory_images: int = 400
     score: str = "both"
     largest: int = 3
-    copies: int = 80
 
     def __post_init__(self) -> None:
         check_whole("image_size", self.image_size, least=32)
         check_whole("window", self.window, least=0)
         check_whole("memory_images", self.memory_images, least=2)
-        for name in ("largest", "copies"):
-            check_whole(name, getattr(self, name), least=1)
+        check_whole("largest", self.largest, least=1)
         if self.score not in SCORES:
             raise ValueError(f"score is {self.score!r}; give one of {', '.join(SCORES)}")
         if self.layers is not None:
@@ -87,10 +84,9 @@ def patch_fusion(
     layers: Sequence[int] | None = None,
     window: int = PatchSettings.window,
     memory_images: int = PatchSettings.memory_images,
-    copies: int = PatchSettings.copies,
 ) -> PatchFusionDetector:
     """Make the detector that learns from pseudo-anomalies what counts; see `PatchSettings` for the settings."""
-    settings = PatchSettings(backbone, weights, image_size, layers, window, memory_images, copies=copies)
+    settings = PatchSettings(backbone, weights, image_size, layers, window, memory_images)
 
     from dsv_plugins.builtin.detectors.patch_memory.fusion import PatchFusionDetector
 
