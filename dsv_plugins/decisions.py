@@ -115,24 +115,28 @@ def score_scale(train: ArrayLike) -> tuple[float, float]:
     return float(scores.mean()), deviation if deviation > 0 else 1.0
 
 
-def combined_scores(detectors: Sequence[Mapping[str, ArrayLike]]) -> dict[str, Array]:
-    """The scores of several detectors as one: the mean of their scores, each standardised by its train images.
+def combined_scores(
+    detectors: Sequence[Mapping[str, ArrayLike]], shares: Sequence[float] | None = None
+) -> dict[str, Array]:
+    """The scores of several detectors as one: the weighted mean of their scores, each standardised by its train images.
 
     One detector alone keeps its scores as they are.
 
     Args:
         detectors: The scores of each: `train`, `test` and, if good images were kept out of training, `holdout`.
+        shares: How much each counts; all alike if None.
     """
     if len(detectors) == 1:
         return {name: np.asarray(scores) for name, scores in detectors[0].items()}
     scales = [score_scale(scores["train"]) for scores in detectors]
     return {
-        name: np.mean(
+        name: np.average(
             [
                 (np.asarray(scores[name], dtype=np.float64) - mean) / deviation
                 for scores, (mean, deviation) in zip(detectors, scales, strict=True)
             ],
             axis=0,
+            weights=shares,
         )
         for name in detectors[0]
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "DETECTOR",
     "DETECTOR_PREFIX",
     "Candidate",
     "Embeddings",
@@ -32,7 +33,9 @@ __all__ = [
 ]
 
 CONCENTRATED = 0.5
-DETECTOR_PREFIX = "detector."
+DETECTOR = "detector"
+"""The hyperparameter that is the detector itself, in a study of several, or of one that learns without augmentation."""
+DETECTOR_PREFIX = f"{DETECTOR}."
 """Begins the name of a hyperparameter that is a setting of the detector and not of the augmentation."""
 LARGE = 10_000
 SIDE_MULTIPLE = 16
@@ -69,9 +72,9 @@ class Candidate:
     """One setting to try: an augmentation with its hyperparameters, and the detector to train on it.
 
     Attributes:
-        augmentation: Name of the augmentation plugin.
-        params: The hyperparameters that the study varies: those of the augmentation, and settings of the detector, as
-            detector.NAME.
+        augmentation: Name of the augmentation plugin; empty if the detector learns without.
+        params: The hyperparameters that the study varies: those of the augmentation, settings of the detector, as
+            detector.NAME, and the name of the detector, as detector.
         detector: Name of the detector-encoder plugin.
         detector_params: All settings of the detector, with those in `params`.
         seed: Seed of the training.
@@ -109,19 +112,28 @@ class Candidate:
     @property
     def augmentation_params(self) -> dict[str, object]:
         """The hyperparameters of the augmentation alone."""
-        return {name: value for name, value in self.params.items() if not name.startswith(DETECTOR_PREFIX)}
+        return {
+            name: value
+            for name, value in self.params.items()
+            if name != DETECTOR and not name.startswith(DETECTOR_PREFIX)
+        }
 
     def __str__(self) -> str:
         return candidate_label(self.augmentation, self.params)
 
 
 def candidate_label(augmentation: str, params: Mapping[str, object]) -> str:
-    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`. Numbers are rounded."""
+    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`. Numbers are rounded.
+
+    If there are several detectors, theirs comes first, as in `patch-fusion cutpaste(patch_size=0.08)`.
+    """
     shown = ", ".join(
         f"{name}={value if isinstance(value, str) else json.dumps(_rounded(value), default=str)}"
         for name, value in params.items()
+        if name != DETECTOR
     )
-    return f"{augmentation}({shown})" if shown else augmentation
+    named = " ".join(filter(None, [str(params.get(DETECTOR, "")), augmentation]))
+    return f"{named}({shown})" if shown else named
 
 
 def _rounded(value: object) -> object:
@@ -155,12 +167,15 @@ class Scores:
         test: Those of the unlabelled images.
         holdout: Those of the normal images kept out of training; None if the study keeps none out.
         augmented: Those of the augmented copies, for the report; None if the detector cannot score them.
+        pseudo: Those of pseudo-anomalies that are the same for all candidates of the study: one of each image kept out
+            of training, by the built-in augmentations in turn. None if the study keeps none out.
     """
 
     train: Tensor
     test: Tensor
     holdout: Tensor | None = None
     augmented: Tensor | None = None
+    pseudo: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores,
 FIELDS = {
     Candidate: ("augmentation", "params", "detector", "detector_params", "seed", "context"),
     Embeddings: ("train", "augmented", "test", "holdout"),
-    Scores: ("train", "test", "holdout", "augmented"),
+    Scores: ("train", "test", "holdout", "augmented", "pseudo"),
     Health: ("training_accuracy", "concentration"),
     Evaluation: ("candidate", "embeddings", "scores", "health", "timings"),
 }

@@ -65,9 +65,11 @@ def auc_of(evaluation: Evaluation, labels: Sequence[bool]) -> float:
     return float(roc_auc_score(labels, evaluation.scores.test.numpy()))
 
 
-def ensemble_auc(evaluations: Sequence[Evaluation], labels: Sequence[bool]) -> float:
-    """The AUC of several candidates as one, as a study with `keep="ensemble"` combines them."""
-    return float(roc_auc_score(labels, scores_of(evaluations)["test"]))
+def ensemble_auc(
+    evaluations: Sequence[Evaluation], labels: Sequence[bool], shares: Sequence[float] | None = None
+) -> float:
+    """The AUC of several candidates as one, as a study combines them; all count alike if there are no shares."""
+    return float(roc_auc_score(labels, scores_of(evaluations, shares)["test"]))
 
 
 def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
@@ -75,11 +77,11 @@ def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
     aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
     chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
-    kept = {candidate.id for candidate in result.kept}
+    kept = [each for each in finished if each.candidate.id in result.shares]
     measured = StudyAUCs(
         candidates=aucs,
         chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
-        kept=ensemble_auc([each for each in finished if each.candidate.id in kept], labels),
+        kept=ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept]),
     )
     write_aucs(RunFolder(result.run), candidates=measured.candidates, chosen=measured.chosen)
     return measured

@@ -9,20 +9,25 @@ from typing import Any
 import numpy as np
 
 from dsv_plugins.bench.aucs import auc_of, ensemble_auc
-from dsv_plugins.bench.methods import AVERAGE, DEFAULT, RANDOM, Method, losses_of
+from dsv_plugins.bench.methods import AVERAGE, DEFAULT, MAIN, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import choose, rank
+from dsv_plugins.study.ensemble import shares_by_loss
 from dsv_plugins.study.serialise import finite_or_none
 from dsv_plugins.types import Evaluation
 
-__all__ = ["BEST_THREE", "ENSEMBLE", "POOLED", "Cell", "MeasuredCandidate", "measure"]
+__all__ = ["BEST_THREE", "ENSEMBLE", "MODEL", "POOLED", "WEIGHTED", "Cell", "MeasuredCandidate", "measure"]
 
 POOLED = "all together"
 """The pool of the candidates of all augmentations; no plugin's name contains a space."""
 ENSEMBLE, BEST_THREE = "Ensemble", f"Ensemble of {DEFAULT}'s best 3"
-"""The mean of the ranks of all candidates, and of the best three by the default selector."""
+"""All candidates as one, each counted alike, and the best three by the default selector."""
+MODEL = "model"
+"""Stands for the model that a study keeps, in place of a candidate's id."""
+WEIGHTED = {f"Weighted by {name}": name for name in dict.fromkeys((DEFAULT, MAIN))}
+"""All candidates as one, weighted by the losses of a selector: what a study keeps by default is the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Cell:
         losses: The loss of each candidate by each method; NaN for an unusable one.
         random: AUC of the training whose hyperparameters were redrawn for every image; None if there is none.
         ensembles: AUC of several candidates as one.
+        model_pixels: The pixel measures of all candidates as one, if the study keeps that.
         seconds: How long the study took; None if it was interrupted.
         notes: Remarks on the measurement, a line each.
     """
@@ -59,6 +65,7 @@ class Cell:
     losses: Mapping[str, Sequence[float]]
     random: float | None = None
     ensembles: Mapping[str, float] = field(default_factory=dict)
+    model_pixels: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
     notes: Sequence[str] = ()
 
@@ -78,7 +85,8 @@ class Cell:
         pool = [candidate.pixels[measure] for candidate in self.candidates if measure in candidate.pixels]
         if len(pool) < len(self.candidates):
             return {}
-        return {AVERAGE: float(np.mean(pool)), **self._chosen(pool), "best": max(pool)}
+        model = {next(iter(WEIGHTED)): self.model_pixels[measure]} if measure in self.model_pixels else {}
+        return {AVERAGE: float(np.mean(pool)), **self._chosen(pool), **model, "best": max(pool)}
 
     @property
     def best(self) -> float:
@@ -139,7 +147,7 @@ def measure(
         registry: Where the selectors are found.
         random: AUC of the random training.
         seconds: How long the study took.
-        pixels: The pixel measures of each candidate that has any, by its id.
+        pixels: The pixel measures of each candidate that has any, by its id, and of the `MODEL`.
         notes: Remarks made so far.
 
     Raises:
@@ -165,6 +173,7 @@ def measure(
         losses=losses,
         random=random,
         ensembles=_ensembles(usable, labels, losses),
+        model_pixels=pixels.get(MODEL, {}),
         seconds=seconds,
         notes=[*notes, *(f"{candidate} has scores that are not finite" for candidate in rejected), *problems],
     )
@@ -176,4 +185,9 @@ def _ensembles(
     members = {ENSEMBLE: evaluations}
     if DEFAULT in losses:
         members[BEST_THREE] = [evaluations[place] for place in rank(losses[DEFAULT])[:3]]
-    return {name: ensemble_auc(chosen, labels) for name, chosen in members.items()}
+    weighted = {
+        label: ensemble_auc(evaluations, labels, shares_by_loss(losses[name]))
+        for label, name in WEIGHTED.items()
+        if name in losses
+    }
+    return {**{name: ensemble_auc(chosen, labels) for name, chosen in members.items()}, **weighted}

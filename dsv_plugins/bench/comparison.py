@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, POOLED
+from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, POOLED, WEIGHTED
 from dsv_plugins.bench.frames import BEST, by_augmentation, method_aucs, strict_means
 from dsv_plugins.bench.methods import AVERAGE, MAIN, SIDELINES
 from dsv_plugins.bench.statistics import DECIMALS, average_ranks, p_values, signed_rank_p, spread
@@ -35,7 +35,7 @@ def tasks_table(aucs: pd.DataFrame) -> Table:
 
 def ranks_table(aucs: pd.DataFrame) -> Table:
     """The mean rank of each method over the tasks, for each augmentation."""
-    choices = aucs.drop(columns=[ENSEMBLE, BEST_THREE], errors="ignore")  # which choose nothing
+    choices = aucs.drop(columns=[ENSEMBLE, BEST_THREE, *WEIGHTED], errors="ignore")  # which choose nothing
     tasks = method_aucs(_over_seeds(choices))
     ranks = pd.DataFrame({augmentation: _ranks(group.dropna(axis=1)) for augmentation, group in by_augmentation(tasks)})
     return Table(

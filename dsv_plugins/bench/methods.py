@@ -32,7 +32,7 @@ AVERAGE, RANDOM = "Average", "Random"
 MAIN = "dsv"
 DEFAULT = str(StudySettings.selector)
 """What decides in a study if nobody asks for another."""
-REFERENCE = "dsv (reference)"
+REFERENCE = "dsv-reference"
 ABLATION = ("discordance", "separability", MAIN, REFERENCE)
 SIDELINES = tuple(label for label in ABLATION if label != MAIN)
 """Parts and variants of DSV. Ranking them beside it would lower every other method, so each is ranked in its place."""
@@ -60,8 +60,7 @@ def installed_methods(registry: Registry, *, holdout: float = 0.0) -> list[Metho
     known = [name for name in PAPER_ORDER if name in names]
     foreign = sorted(names - {*known, *SIDELINES, MAIN})
     parts = [name for name in SIDELINES if name in names]
-    ordered = [Method(name, name) for name in (*known, *foreign, MAIN, *parts)]
-    return [*ordered, Method(REFERENCE, MAIN, {"variant": "reference"})]
+    return [Method(name, name) for name in (*known, *foreign, MAIN, *parts)]
 
 
 def losses_of(

@@ -29,7 +29,7 @@ def tabulate(result: BenchResult) -> list[Table]:
     """All tables, the summaries first."""
     cells, varied = result.cells, result.varied
     aucs = auc_frame(cells)
-    summaries = [rivals_table(cells, result.rivals, combines=result.combines)] if result.rivals else []
+    summaries = [rivals_table(cells, result.rivals, merges=result.merges)] if result.rivals else []
     summaries += [make(aucs) for make in (aucs_table, ranks_table, choices_table, p_values_table)]
     summaries += pixels_tables(cells)
     summaries += [variations_table(varied)] if varied else []

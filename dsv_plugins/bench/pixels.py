@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import label
 
-from dsv_plugins.bench.cells import Cell
+from dsv_plugins.bench.cells import MODEL, Cell
 from dsv_plugins.bench.frames import cell_frame, strict_means
 from dsv_plugins.bench.table import Table
 from dsv_plugins.errors import InputError, reason_of
 from dsv_plugins.store.artifacts import open_images, read_image_index
+from dsv_plugins.store.chosen_model import load_model_heatmaps
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.result import Result
 
@@ -56,7 +57,7 @@ def measure_pixels(
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
     """The measures of each candidate's heatmaps by its id, and which images are left out, a line each.
 
-    There are none if the task has no masks, or the detector no heatmaps.
+    Those of the model are under `MODEL`. There are none if the task has no masks, or the detector no heatmaps.
 
     Args:
         result: A finished study.
@@ -71,6 +72,9 @@ def measure_pixels(
         heatmaps = result.heatmaps(entry.candidate) if entry.status == "finished" else None
         if heatmaps is not None:
             measured[entry.candidate.id] = pixel_measures(heatmaps, masks)
+    own = load_model_heatmaps(RunFolder(result.run)) if len(result.shares) > 1 else None
+    if own is not None:
+        measured[MODEL] = pixel_measures(own, masks)
     return {name: found for name, found in measured.items() if found}, list(masks.notes) if measured else []
 
 

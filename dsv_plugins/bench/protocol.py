@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dsv_plugins.bench.aucs import auc_of, labels_of, measure_aucs
-from dsv_plugins.bench.cells import POOLED, Cell, measure
-from dsv_plugins.bench.methods import MAIN, installed_methods, usable_selectors
+from dsv_plugins.bench.cells import MODEL, POOLED, Cell, measure
+from dsv_plugins.bench.methods import DEFAULT, installed_methods, usable_selectors
 from dsv_plugins.bench.pixels import measure_pixels
 from dsv_plugins.bench.random_run import random_study
 from dsv_plugins.bench.reuse import reuse_work
@@ -19,13 +19,11 @@ from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
 from dsv_plugins.hooks.registry import Registry, build_registry
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import Journal
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.result import Result
-from dsv_plugins.study.settings import CHOICE, StudySettings
 from dsv_plugins.study.study import Study
 from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
@@ -47,14 +45,14 @@ class BenchResult:
         failures: Why a part has no cell, by the name of the part.
         varied: The AUCs of the choices on changed test sets, if any were asked for.
         rivals: The AUC of each rival on each task, if any were asked for.
-        combines: Whether a study of this detector keeps all candidates as one, and not its choice.
+        merges: Whether a study of this detector keeps all candidates as one, weighted, and not its choice.
     """
 
     cells: Sequence[Cell]
     failures: Mapping[str, str]
     varied: Sequence[VariedAUCs] = ()
     rivals: Sequence[Rival] = ()
-    combines: bool = False
+    merges: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,24 +95,25 @@ class Bench:
             for seed in self.seeds:
                 work.measure_task(task, seed)
             work.measure_rivals(task)
-        detector = registry.get(DetectorEncoderPlugin, self.settings.get("detector", StudySettings.detector))
-        return BenchResult(work.cells, work.failures, work.varied, work.rivals, detector.combines)
+        study = self.study(self.tasks[0], self.augmentations[0], self.seeds[0], registry)
+        merges = plan_study(study, registry).merges
+        return BenchResult(work.cells, work.failures, work.varied, work.rivals, merges)
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
         """The study of one cell, with all selectors, so that its run folder shows what each of them chose.
 
-        `dsv` decides which detector the run folder keeps. How clear each choice is, is not measured: it would take
+        The default selector decides what the run folder keeps. How clear each choice is, is not measured: it would take
         longer than the choices, and the labels tell more.
         """
-        others = sorted(usable_selectors(registry, holdout=self.holdout) - {MAIN})
+        others = sorted(usable_selectors(registry, holdout=self.holdout) - {DEFAULT})
         return Study(
             train=task.train,
             test=task.test,
             augmentation=augmentation,
-            selector=[MAIN, *others],
+            selector=[DEFAULT, *others],
             seed=seed,
             out=self.out / task.name / f"{augmentation}-{seed}",
-            **{"skip_bad": True, "confidence": False, "keep": CHOICE, **self.settings, "holdout": self.holdout},
+            **{"skip_bad": True, "confidence": False, **self.settings, "holdout": self.holdout},
         )
 
     @property
@@ -176,8 +175,10 @@ class _Work:
                 with self._reported(f"{task.name}, {POOLED}, seed {seed}"):
                     if len(pools) < len(self.bench.augmentations):
                         raise TrainingError("an augmentation is missing, so this pool would not be the same as others")
-                    evaluations = [evaluation for pool in pools for evaluation in pool.evaluations]
-                    pixels = {name: found for pool in pools for name, found in pool.pixels.items()}
+                    every = [evaluation for pool in pools for evaluation in pool.evaluations]
+                    # A detector that learns without augmentations is the same candidate in each pool.
+                    evaluations = list({evaluation.candidate.id: evaluation for evaluation in every}.values())
+                    pixels = {name: found for pool in pools for name, found in pool.pixels.items() if name != MODEL}
                     self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixels))
 
     def measure_rivals(self, task: Task) -> None:

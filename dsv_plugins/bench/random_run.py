@@ -23,7 +23,9 @@ def random_study(study: Study, registry: Registry) -> Study:
     """
     plan = plan_study(study, registry)
     if not plan.learns_from_augmentation:
-        raise InputError(f"{study.detector} learns without augmentations, so there is nothing to draw")
+        raise InputError(f"{', '.join(plan.detectors)} learns without augmentations, so there is nothing to draw")
+    if len(plan.detectors) > 1:
+        raise InputError("the detector cannot be another for every image")
     points = [candidate.params for candidate in plan.candidates()]
     ranges: dict[str, list[object]] = {}
     for name in points[0]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, Cell
+from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, WEIGHTED, Cell
 from dsv_plugins.bench.frames import BEST, auc_frame, by_augmentation, cell_frame, strict_means
 from dsv_plugins.bench.methods import AVERAGE, DEFAULT
 from dsv_plugins.bench.pixels import AUPRO
@@ -67,19 +67,19 @@ def rival_study(study: Study, detector: str, registry: Registry) -> Study:
     return rival
 
 
-def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bool = False) -> Table:
+def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, merges: bool = False) -> Table:
     """What a study delivers beside what its candidates could deliver and what the rivals do, over the same tasks.
 
     Args:
         cells: The measurements.
         rivals: Those of the rivals.
-        combines: Whether a study delivers all candidates as one, and not its choice.
+        merges: Whether a study delivers all candidates as one, weighted, and not its choice.
     """
     aucs = auc_frame(cells)
-    order = (
-        (ENSEMBLE, DEFAULT, BEST, AVERAGE, BEST_THREE) if combines else (DEFAULT, BEST, AVERAGE, BEST_THREE, ENSEMBLE)
-    )
-    delivered = ENSEMBLE if combines else CHOICE
+    weighted = next(iter(WEIGHTED))
+    first, second = (weighted, DEFAULT) if merges else (DEFAULT, weighted)
+    order = (first, BEST, AVERAGE, second, BEST_THREE, ENSEMBLE)
+    delivered = weighted if merges else CHOICE
     ours = aucs[[name for name in order if name in aucs]]
     tasks = strict_means(ours.rename(columns={DEFAULT: CHOICE}), "augmentation", "task")
     seconds = strict_means(
@@ -91,8 +91,14 @@ def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bo
         cell_frame(cells, lambda cell: cell.pixels(AUPRO)).rename(columns={DEFAULT: CHOICE}), "augmentation", "task"
     )
     theirs, their_seconds, their_pixels = (
-        pd.DataFrame([{"task": each.task, each.detector: value(each)} for each in rivals]).groupby("task").first()
-        for value in (lambda each: each.auc, lambda each: each.seconds, lambda each: each.pixels.get(AUPRO))
+        pd.DataFrame([{"task": each.task, each.detector: value} for each, value in zip(rivals, values, strict=True)])
+        .groupby("task")
+        .first()
+        for values in (
+            [each.auc for each in rivals],
+            [each.seconds for each in rivals],
+            [each.pixels.get(AUPRO) for each in rivals],
+        )
     )
     rows = {
         augmentation: _compared(
@@ -115,9 +121,7 @@ def rivals_table(cells: Sequence[Cell], rivals: Sequence[Rival], *, combines: bo
     )
 
 
-def _compared(
-    aucs: pd.DataFrame, seconds: pd.DataFrame, pixels: pd.DataFrame, delivered: str
-) -> pd.DataFrame:
+def _compared(aucs: pd.DataFrame, seconds: pd.DataFrame, pixels: pd.DataFrame, delivered: str) -> pd.DataFrame:
     """A row for each column of AUCs, compared with what is delivered."""
     aucs = aucs.dropna()
     gains = aucs.rsub(aucs[delivered], axis=0).round(DECIMALS)

@@ -24,20 +24,21 @@ PROBE_UPDATES = 30
 def show_plan(study: Study, *, as_json: bool) -> None:
     """Print the plan of a study, with an estimate from a training of a few updates; nothing is kept."""
     from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.study.check import check_detector, make_executor
+    from dsv_plugins.study.check import check_detectors, make_executor
     from dsv_plugins.study.plan import plan_study
 
     registry = build_registry(study.plugins)
-    check_detector(study, registry)
+    check_detectors(study, registry)
     plan = plan_study(study, registry)
     candidates = [] if plan.search_record.proposes else plan.candidates()
     count = plan.search.trials or len(candidates)
     workers = make_executor(study, registry).parallelism
     pace = _seconds_per_update(plan)
+    shared_updates = sum(map(plan.shared_updates, plan.detectors))
     seconds = total = None
     if pace is not None and plan.budget is not None:
         seconds = pace * plan.budget
-        total = pace * plan.shared_updates + seconds * math.ceil(count / workers)
+        total = pace * shared_updates + seconds * math.ceil(count / workers)
     terminal = Terminal()
     if as_json:
         content = {
@@ -45,7 +46,7 @@ def show_plan(study: Study, *, as_json: bool) -> None:
             "candidates": [{"augmentation": c.augmentation, "params": dict(c.params)} for c in candidates],
             "trials": count,
             "updates": plan.budget,
-            "shared_updates": plan.shared_updates,
+            "shared_updates": shared_updates,
             "workers": workers,
             "seconds_per_candidate": seconds,
             "seconds": total,
@@ -62,9 +63,9 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     for candidate in candidates:
         say(str(candidate))
     budget = f" of {plan.budget} updates" if plan.budget else ""
-    if plan.shared_updates:
-        budget += f", after {plan.shared_updates} that they share,"
-    say(f"{count} candidates{budget} for {study.detector}, {workers} at once")
+    if shared_updates:
+        budget += f", after {shared_updates} that they share,"
+    say(f"{count} candidates{budget} for {', '.join(study.detectors)}, {workers} at once")
     if seconds is not None and total is not None:
         most = "at most " if plan.search_record.judges else ""
         say(f"{most}about {seconds:.0f} s for each, {total / 60:.1f} min in all (from a short probe)")

@@ -70,6 +70,7 @@ def conduct(study: Study, *, as_json: bool, command: str) -> Result:
 def show(result: Result, *, as_json: bool, report: Path | None) -> None:
     """Print what a study found."""
     from dsv_plugins.report.reading import read_run
+    from dsv_plugins.report.summary import model_in_words, parts_in_words
     from dsv_plugins.report.terminal import candidates_table, concentration_legend, hidden_losses
 
     terminal = Terminal()
@@ -81,10 +82,13 @@ def show(result: Result, *, as_json: bool, report: Path | None) -> None:
     for remark in (concentration_legend(record), hidden_losses(record, width=terminal.width)):
         if remark:
             terminal.print(literal(remark), soft_wrap=True)
+    if len(record.kept) > 1:
+        terminal.print(literal(f"{model_in_words(record)}; --keep choice keeps one"), soft_wrap=True)
+    if parts := parts_in_words(record):
+        terminal.print(literal(parts), soft_wrap=True)
+    verb = "ranks first" if len(record.kept) > 1 else "chooses"
     for name, choice in result.selected.items():
-        terminal.print(literal(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
-    if len(result.kept) > 1:
-        terminal.print(literal(f"the model is the ensemble of {len(result.kept)} candidates; --keep choice keeps one"))
+        terminal.print(literal(f"{name} {verb} {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
     if result.findings is not None:
         terminal.print(literal(str(result.findings)), soft_wrap=True)
     terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)

@@ -41,12 +41,14 @@ class Dataset:
         train: Normal images to train on, uint8.
         test: Unlabelled images, uint8.
         holdout: Normal images kept out of training; None if there are none.
+        pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
     """
 
     train: Tensor
     test: Tensor
     holdout: Tensor | None
+    pseudo: Tensor | None
     fingerprint: str
 
 
@@ -60,6 +62,7 @@ def prepare(
     holdout: float | None = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
+    make_pseudo: Callable[[Tensor], Tensor] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Sequence[BadFile]:
@@ -75,6 +78,7 @@ def prepare(
         holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+        make_pseudo: Makes a pseudo-anomaly of each image that is kept out of training; None for none.
         progress: Called with the name of the set, the images decoded and the images there are.
         note: Called with a line about each file that was read with doubts.
 
@@ -113,6 +117,10 @@ def prepare(
                 raise InputError(
                     f"{where} leaves {len(kept[name])} usable {name} images; selection needs {LEAST_IMAGES} or more"
                 )
+        if "holdout" in kept and make_pseudo is not None:
+            held_out = torch.from_numpy(np.load(images_file(partial, "holdout")))
+            np.save(images_file(partial, "pseudo"), make_pseudo(held_out).numpy())
+            kept["pseudo"] = kept["holdout"]
         files_by_set = {name: [str(file.path) for file in files] for name, files in kept.items()}
         left_out = [(str(file.path), file.reason) for file in bad]
         write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out))
@@ -124,7 +132,7 @@ def open_dataset(folder: Path) -> Dataset:
     index = read_image_index(folder)
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
-    return Dataset(images["train"], images["test"], images.get("holdout"), index.fingerprint)
+    return Dataset(images["train"], images["test"], images.get("holdout"), images.get("pseudo"), index.fingerprint)
 
 
 def _found(source: Source, name: str) -> Survey:

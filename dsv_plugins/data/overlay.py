@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["heat_scale", "mean_heatmaps", "overlay"]
+__all__ = ["heat_scale", "overlay"]
 
 Array = NDArray[Any]
 
@@ -24,14 +23,6 @@ def heat_scale(heatmaps: Array) -> tuple[float, float]:
     values = np.asarray(heatmaps, dtype=np.float32)
     low, high = float(values.mean()), float(np.quantile(values, HOTTEST_SHARE))
     return low, max(high, low + 1e-6)
-
-
-def mean_heatmaps(heatmaps: Sequence[Array | None]) -> Array | None:
-    """The mean of several detectors' heatmaps of the same images, one's as they are; None if one of them has none."""
-    if len(heatmaps) == 1:
-        return heatmaps[0]
-    found = [np.asarray(each, dtype=np.float32) for each in heatmaps if each is not None]
-    return np.mean(found, axis=0) if len(found) == len(heatmaps) else None
 
 
 def overlay(pixels: Array, heat: Array, scale: tuple[float, float]) -> Image.Image:

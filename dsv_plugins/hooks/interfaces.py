@@ -87,8 +87,11 @@ class DetectorEncoder(ABC):
         updates: The whole training budget. A search can spend a part of it only if it is known.
         shared_updates: How many updates `fit_shared_start` makes; 0 if the detector has no shared start.
         has_frozen_part: Whether `frozen_features` says what a part that is never trained makes of images.
-        learns_from_augmentation: Whether training looks at pseudo-anomalies. If not, there is nothing to select, and a
-            study has one candidate.
+        frozen_settings: The settings that the frozen part depends on; None for all. Candidates that differ in others
+            share its features.
+        learns_from_augmentation: Whether training looks at pseudo-anomalies. If not, a study has one candidate for each
+            of its settings.
+        merges: Whether detectors that learned from different augmentations can become one, by `merge`.
 
     A complete plugin:
 
@@ -165,7 +168,9 @@ class DetectorEncoder(ABC):
     updates: int | None = None
     shared_updates: int = 0
     has_frozen_part: bool = False
+    frozen_settings: Sequence[str] | None = None
     learns_from_augmentation: bool = True
+    merges: bool = False
 
     @property
     def training_accuracy(self) -> float | None:
@@ -258,6 +263,22 @@ class DetectorEncoder(ABC):
         whose embedding does not depend on what it learns returns them: a study then computes each copy once.
         """
         return None
+
+    def merge(self, folders: Sequence[Path], shares: Sequence[float], scales: Sequence[tuple[float, float]]) -> None:
+        """Become one detector of several with the same settings, images and seed, if `merges`.
+
+        Its score is the sum of share · (score - mean) / deviation over them, its heatmap the sum of share · heatmap.
+
+        Args:
+            folders: What `save` wrote of each.
+            shares: How much each counts; they add up to 1.
+            scales: The mean and the deviation of the scores of each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} merges and has no merge")
+
+    def parts(self) -> Mapping[str, float]:
+        """What the score is made of, in words, with the share of each part; empty if that cannot be said."""
+        return {}
 
     def warm_up(self) -> None:  # noqa: B027 — optional
         """Import what a training needs, and no more: workers may be forked after it, and lose threads and GPUs then."""

@@ -96,8 +96,6 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
         check_params: Settings with which the conformance kit can fit it in seconds, such as a small width.
         presets: The values that its setting `preset` takes, if it has one, each with the settings of a study that go
             with it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
-        combines: Whether all its candidates as one are better than a choice among them. Then a study keeps such an
-            ensemble as its model, unless it is told otherwise.
         preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
             something is missing that a training needs, such as weights. Must be quick.
     """
@@ -107,7 +105,6 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
 
     check_params: Mapping[str, object] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    combines: bool = False
     preflight: Callable[..., None] | None = None
 
     def first_point(self) -> dict[str, object]:

@@ -113,7 +113,8 @@ def space_problems(space: object, *, of_study: bool = False) -> list[str]:
 
     Args:
         space: The search space.
-        of_study: Whether it may have settings of the detector, as detector.NAME; a plugin has hyperparameters only.
+        of_study: Whether it may have settings of detectors, as detector.NAME, or patch-memory.NAME for one of several;
+            a plugin has hyperparameters only.
     """
     if not isinstance(space, Mapping):
         return [f"the search space is {_described(space)}; make it a mapping from hyperparameter to its values"]
@@ -184,8 +185,9 @@ def _range_to_json(values: Range) -> dict[str, object]:
 
 
 def _is_parameter(name: str, *, of_study: bool) -> bool:
-    is_setting = of_study and name.startswith(DETECTOR_PREFIX)
-    return all(part.isidentifier() for part in (name.split(".") if is_setting else [name]))
+    owner, dot, setting = name.partition(".")
+    names = setting.split(".") if of_study and dot and owner else [name]
+    return all(part.isidentifier() for part in names)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

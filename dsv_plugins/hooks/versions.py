@@ -6,7 +6,7 @@ from dsv_plugins.errors import shown
 
 __all__ = ["API", "API_ATTRIBUTE", "OLDEST_API", "api_problem"]
 
-API = 1
+API = 2
 """Grows by one in every version that adds something a plugin can use: a hook, a field of a record, a method."""
 
 OLDEST_API = 1

@@ -17,7 +17,7 @@ from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import DrawingLimits, details
 from dsv_plugins.report.flagged import flagged_images
 from dsv_plugins.report.reading import read_run
-from dsv_plugins.report.summary import agreement, answer, pool_aucs
+from dsv_plugins.report.summary import agreement, answer, model_in_words, pool_aucs
 from dsv_plugins.store.folder import RunFolder, write_text
 
 __all__ = ["build_report"]
@@ -47,6 +47,9 @@ def build_report(run: Path, target: Path | None = None) -> Path:
     page = environment.get_template("report.html").render(
         run=record,
         answer=answer(record),
+        model=model_in_words(record),
+        parts=sorted(record.parts().items(), key=lambda entry: -entry[1]),
+        shares=sorted(record.kept.items(), key=lambda entry: -entry[1]),
         agreement=agreement(record),
         aucs=pool_aucs(record),
         flagged=flagged_images(record),

@@ -11,7 +11,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dsv_plugins.data.overlay import mean_heatmaps
 from dsv_plugins.decisions import Findings, combined_scores
 from dsv_plugins.errors import StoreError
 from dsv_plugins.store.artifacts import (
@@ -23,6 +22,7 @@ from dsv_plugins.store.artifacts import (
     read_selection,
     read_study,
 )
+from dsv_plugins.store.chosen_model import load_model_heatmaps, load_model_record
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import Journal
 from dsv_plugins.store.trust import RESTORE, sound
@@ -97,7 +97,7 @@ class RunRecord:
         candidates: Every candidate, in grid order.
         selected: The id of each selector's choice; the first selector is the deciding one.
         confidence: For each selector, the share of resamples that each candidate wins, by its id.
-        kept: The ids of the candidates whose detectors are the model: the choice, or all as one.
+        kept: How much each candidate counts in the model, by its id: the choice alone, or several.
         findings: What the model finds among the test images; None if the run does not say.
         warnings: What in the images speaks against any choice.
         aucs: The AUC of each candidate by its id, if the labels are known.
@@ -111,7 +111,7 @@ class RunRecord:
     candidates: Sequence[CandidateRecord]
     selected: Mapping[str, str]
     confidence: Mapping[str, Mapping[str, float]]
-    kept: Sequence[str]
+    kept: Mapping[str, float]
     findings: Findings | None
     warnings: Sequence[str]
     aucs: Mapping[str, float]
@@ -144,11 +144,18 @@ class RunRecord:
         """The model's scores of each set of images."""
         stored = [candidate.arrays() for candidate in self.model]
         names = [name for name in ("train", "test", "holdout") if f"scores.{name}" in stored[0]]
-        return combined_scores([{name: arrays[f"scores.{name}"] for name in names} for arrays in stored])
+        scores = [{name: arrays[f"scores.{name}"] for name in names} for arrays in stored]
+        return combined_scores(scores, list(self.kept.values()))
 
     def heatmaps(self) -> Array | None:
         """How unusual each place of each test image is to the model; None if it cannot say."""
-        return mean_heatmaps([candidate.heatmaps() for candidate in self.model])
+        kept = self.model
+        return kept[0].heatmaps() if len(kept) == 1 else load_model_heatmaps(RunFolder(self.path))
+
+    def parts(self) -> Mapping[str, float]:
+        """What the model's score is made of, in words, with the share of each part; empty if it cannot say."""
+        run = RunFolder(self.path)
+        return load_model_record(run).parts if run.model.is_dir() else {}
 
     def by_id(self, identifier: str) -> CandidateRecord:
         """The candidate with an id."""
@@ -176,7 +183,7 @@ def read_run(path: Path) -> RunRecord:
     seconds, files = journal.seconds(), read_image_index(folder.data).files
     commands = [command for event in journal.events() if isinstance(command := event.get("command"), str) and command]
     with sound(folder.selection):
-        found = selection.get("findings")
+        found, chosen = selection.get("findings"), next(iter(selection["selected"].values()))
         record = RunRecord(
             path=folder.path,
             candidates=[
@@ -185,7 +192,10 @@ def read_run(path: Path) -> RunRecord:
             ],
             selected={name: choice["id"] for name, choice in selection["selected"].items()},
             confidence=selection["confidence"],
-            kept=selection.get("kept", [next(iter(selection["selected"].values()))["id"]]),  # earlier ones keep it
+            kept={
+                str(identifier): float(share)
+                for identifier, share in selection.get("kept", {chosen["id"]: 1.0}).items()  # earlier ones keep it
+            },
             findings=None if found is None else Findings(**found),
             warnings=selection.get("warnings", []),
             aucs=read_aucs(folder),

@@ -10,9 +10,20 @@ import numpy as np
 
 from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
 
-__all__ = ["Agreement", "Answer", "PoolAUCs", "agreement", "answer", "pool_aucs"]
+__all__ = [
+    "Agreement",
+    "Answer",
+    "PoolAUCs",
+    "agreement",
+    "answer",
+    "model_in_words",
+    "parts_in_words",
+    "pool_aucs",
+]
 
 CLEAR, LIKELY = 0.9, 0.6
+MOST_NAMED = 3
+EQUAL_SHARES = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,24 @@ def answer(run: RunRecord) -> Answer:
         seconds=sum(candidate.seconds or 0.0 for candidate in run.candidates),
         warnings=_warnings(run),
     )
+
+
+def model_in_words(run: RunRecord) -> str:
+    """What the model is, and which candidates count most in it."""
+    if len(run.kept) == 1:
+        return f"the model is {run.chosen.label}"
+    shares = sorted(run.kept.items(), key=lambda entry: -entry[1])
+    if shares[0][1] - shares[-1][1] < EQUAL_SHARES:
+        return f"the model is all {len(shares)} candidates as one, each counted alike"
+    most = ", ".join(f"{run.by_id(identifier).label} {share:.0%}" for identifier, share in shares[:MOST_NAMED])
+    return f"the model is all {len(shares)} candidates as one, weighted by {run.selectors[0]}, most of all {most}"
+
+
+def parts_in_words(run: RunRecord) -> str:
+    """What decides in the model, the largest parts first; empty if the detector cannot say."""
+    parts = sorted(run.parts().items(), key=lambda entry: -entry[1])
+    named = [f"{name} {share:.0%}" for name, share in parts[:MOST_NAMED] if share > 0]
+    return f"what decides: {', '.join(named)}" if named else ""
 
 
 def agreement(run: RunRecord) -> Agreement:

@@ -53,7 +53,7 @@ PREVIEW, HEATMAPS, PROJECTION = "preview.npy", "heatmaps.npy", "projection.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
 VERSIONED = ("dsv-plugins", "torch", "torchvision", "lightning")
-SETS = ("train", "augmented", "test", "holdout")
+SETS = ("train", "augmented", "test", "holdout", "pseudo")
 
 
 # ---------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class EvaluationFolder:
             f"{part}.{name}": tensor.contiguous()
             for part, sets in (("embeddings", evaluation.embeddings), ("scores", evaluation.scores))
             for name in SETS
-            if (tensor := getattr(sets, name)) is not None
+            if (tensor := getattr(sets, name, None)) is not None  # embeddings have no pseudo-anomalies
         }
         save_file(tensors, self.path / EVALUATION_ARRAYS)
         assert evaluation.health is not None

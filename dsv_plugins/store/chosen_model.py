@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,41 @@ from dsv_plugins.store.folder import MANIFEST, RunFolder, finished_folder, json_
 from dsv_plugins.store.trust import RESTORE, sound, verify
 from dsv_plugins.types import Size, height_and_width
 
-__all__ = ["ModelRecord", "load_held_out", "load_model_record", "member_folder", "recalibrate_model", "save_model"]
+__all__ = [
+    "MemberRecord",
+    "ModelRecord",
+    "load_held_out",
+    "load_model_heatmaps",
+    "load_model_record",
+    "member_folder",
+    "recalibrate_model",
+    "save_model",
+]
 
 Array = NDArray[Any]
 
-MODEL_RECORD, HELD_OUT = "model.json", "held-out-scores.npy"
+MODEL_RECORD, HELD_OUT, HEATMAPS = "model.json", "held-out-scores.npy", "test-heatmaps.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """One detector of an ensemble.
+
+    Attributes:
+        detector: Name of the detector plugin.
+        detector_params: Its settings.
+        share: How much it counts; those of all members add up to 1.
+        scale: The mean and the deviation of its scores of train images.
+        heat: The mean and the deviation of its heatmaps, if others have other units.
+        provider: What provided the detector plugin.
+    """
+
+    detector: str
+    detector_params: Mapping[str, Any]
+    share: float
+    scale: tuple[float, float]
+    heat: tuple[float, float]
+    provider: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +68,10 @@ class ModelRecord:
         image_size: The size at which it takes images; height and width if they are not square.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
         heat_threshold: The heat above which a place counts as unusual; None if that is not known.
-        candidate: Id of the candidate, and the updates it was trained for.
-        members: If it is an ensemble, what each member was trained on and the scale of its scores; the member's files
-            are in the folder `members`, by its place here.
+        candidate: Ids of the candidates that it is made of, the updates they were trained for, and the share of each.
+        made_of: The candidates that it is made of, in words, with the share of each.
+        parts: What its score is made of, in words, with the share of each part; empty if the detector cannot say.
+        members: If it is an ensemble, its detectors; their files are in the folder `members`, by their place here.
         warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study kept out.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
@@ -56,23 +87,26 @@ class ModelRecord:
     heat_scale: tuple[float, float] | None = None
     heat_threshold: float | None = None
     candidate: str = ""
-    members: Sequence[Mapping[str, Any]] = ()
+    made_of: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
+    members: Sequence[MemberRecord] = ()
     warnings: Sequence[str] = ()
     calibrated_on: str | None = None
     provider: str = ""
     plugins: Sequence[str] = ()
 
 
-MEMBER_KINDS: Mapping[str, type] = {
-    "augmentation": str,
-    **dict.fromkeys(("params", "detector_params"), dict),
-    **dict.fromkeys(("mean", "deviation"), float),
+MEMBER_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("detector", "provider"), str),
+    "detector_params": dict,
+    "share": float,
+    **dict.fromkeys(("scale", "heat"), (list, tuple)),
 }
 """What a model says of each member."""
 
 MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("detector", "augmentation", "selector", "candidate", "provider"), str),
-    **dict.fromkeys(("detector_params", "params"), dict),
+    **dict.fromkeys(("detector_params", "params", "made_of", "parts"), dict),
     "image_size": (int, list),
     "heat_scale": (list, type(None)),
     "heat_threshold": (float, type(None)),
@@ -82,22 +116,36 @@ MODEL_KINDS: Mapping[str, type | tuple[type, ...]] = {
 """What the values of `model.json` are."""
 
 
-def save_model(run: RunFolder, record: ModelRecord, detectors: Sequence[Path], held_out: Array | None) -> None:
-    """Copy the chosen detector's folder into the run as its model, with the scores of the images that were kept out.
+def save_model(
+    run: RunFolder,
+    record: ModelRecord,
+    members: Sequence[Callable[[Path], None]],
+    *,
+    held_out: Array | None,
+    heatmaps: Array | None,
+) -> None:
+    """Write the model of a run. If the same model was recalibrated before, it stays so.
 
-    Several detectors are the members of an ensemble. If the same candidate was recalibrated before, it stays so.
+    Args:
+        run: The run folder.
+        record: What is known of the model.
+        members: What writes each of its detectors into a folder; several are the members of an ensemble.
+        held_out: Its scores of the images that were kept out.
+        heatmaps: Its heatmaps of the test images, for the report; None for those of its only candidate.
     """
     with contextlib.suppress(StoreError):  # there is none yet, or it is damaged
         before = load_model_record(run)
         if before.candidate == record.candidate and before.calibrated_on is not None:
             record, held_out = replace(record, calibrated_on=before.calibrated_on), load_held_out(run)
     with finished_folder(run.model) as folder:
-        for place, detector in enumerate(detectors):
+        for place, write in enumerate(members):
             target = member_folder(folder, place) if record.members else folder
-            shutil.copytree(detector, target, dirs_exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
+            write(target)
         (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
-        if held_out is not None:
-            np.save(folder / HELD_OUT, held_out)
+        for name, values in ((HELD_OUT, held_out), (HEATMAPS, heatmaps)):
+            if values is not None:
+                np.save(folder / name, values)
 
 
 def member_folder(model: Path, place: int) -> Path:
@@ -108,6 +156,11 @@ def member_folder(model: Path, place: int) -> Path:
 def load_held_out(run: RunFolder) -> Array | None:
     """The scores of good images that the model was not trained on; None if there are none."""
     return load_if_any(run.model, HELD_OUT)
+
+
+def load_model_heatmaps(run: RunFolder) -> Array | None:
+    """How unusual each place of each test image is to the model; None if it cannot say."""
+    return load_if_any(run.model, HEATMAPS)
 
 
 def recalibrate_model(run: RunFolder, images: Path, held_out: Array) -> None:
@@ -141,7 +194,7 @@ def load_model_record(run: RunFolder) -> ModelRecord:
                 raise TypeError(f"{name} is {shown(getattr(record, name))}")
         height_and_width(record.image_size)
         for member in record.members:
-            for name, kind in MEMBER_KINDS.items():
-                if not isinstance(member[name], kind):
-                    raise TypeError(f"{name} of a member is {shown(member[name])}")
-        return record
+            for name, kinds in MEMBER_KINDS.items():
+                if not isinstance(member[name], kinds):  # type: ignore[index]
+                    raise TypeError(f"{name} of a member is {shown(member[name])}")  # type: ignore[index]
+        return replace(record, members=[MemberRecord(**member) for member in record.members])  # type: ignore[arg-type]

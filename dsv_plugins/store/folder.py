@@ -62,7 +62,7 @@ __all__ = [
     "writing",
 ]
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 FLUSHES = 4

@@ -35,7 +35,7 @@ def verify(folder: Path) -> str | None:
         found = {file.relative_to(folder).as_posix() for file in files_below(folder)} - {MANIFEST}
         for name in sums:
             if name not in found:
-                return f"{folder / name} is missing"
+                return f"{folder}/{name} is missing"  # a damaged name may begin with a slash
             _check(folder / name, sums[name])
     except StoreError as error:
         return str(error)

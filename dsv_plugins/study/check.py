@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
-from dsv_plugins.errors import InputError, PluginSettingsError
+from dsv_plugins.errors import InputError, PluginSettingsError, did_you_mean
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
@@ -31,15 +32,16 @@ from dsv_plugins.hooks.spaces import (
 )
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import DETECTOR_PREFIX
+from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
 __all__ = [
-    "check_detector",
+    "check_detectors",
     "check_names",
+    "checked_space",
     "detector_settings",
     "make_executor",
     "make_observers",
-    "search_spaces",
+    "search_space",
 ]
 
 
@@ -51,11 +53,19 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     """
     for kind, names in (
         (AugmentationPlugin, settings.augmentations),
-        (DetectorEncoderPlugin, (settings.detector,)),
+        (DetectorEncoderPlugin, settings.detectors),
         (ObserverPlugin, settings.observer_names),
     ):
         for name in names:
             registry.get(kind, name)
+    for name in settings.grid:
+        owner, dot, _ = name.partition(".")
+        if dot and owner not in (DETECTOR, *settings.detectors):
+            meant = did_you_mean(owner, settings.detectors)
+            raise InputError(
+                f"grid: {name} is a setting of no detector in this study{f' ({meant})' if meant else ''}; give "
+                f"{DETECTOR}.NAME, or the name of one of {', '.join(settings.detectors)}"
+            )
     for name in settings.observer_params:
         if name not in settings.observer_names:
             known = ", ".join(settings.observer_names) or "there are none"
@@ -69,10 +79,11 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
                 f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
             )
     decides = settings.selectors[0]
-    if of_detector(settings.grid) and registry.get(SelectorPlugin, decides).depends_on_scale:
+    if settings.compares_detectors and registry.get(SelectorPlugin, decides).depends_on_scale:
+        serve = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if not record.depends_on_scale)
         raise InputError(
-            f"{decides!r} cannot compare candidates whose detectors have different settings, since it depends on the "
-            "scale of their embeddings; put another selector first, such as cosine or mc"
+            f"{decides!r} cannot compare different detectors, or one with different settings, since it depends on the "
+            f"scale of their embeddings; put one of {serve} first"
         )
     judges = registry.get(SearchPlugin, settings.search).judges
     if judges and not registry.get(SelectorPlugin, settings.selectors[0]).judges_alone:
@@ -83,25 +94,26 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
         )
 
 
-def check_detector(settings: StudySettings, registry: Registry) -> None:
-    """Let the detector check what only it knows, such as whether its weights can be had.
+def check_detectors(settings: StudySettings, registry: Registry) -> None:
+    """Let the detectors check what only they know, such as whether their weights can be had.
 
     Raises:
-        InputError: It cannot be made.
+        InputError: One cannot be made.
     """
-    preflight = registry.get(DetectorEncoderPlugin, settings.detector).preflight
-    if preflight is not None:
-        with exits_blamed(registry.label(DetectorEncoderPlugin, settings.detector)):
-            for point in detector_settings(settings, registry):
-                preflight(**point)
+    for name in settings.detectors:
+        preflight = registry.get(DetectorEncoderPlugin, name).preflight
+        if preflight is not None:
+            with exits_blamed(registry.label(DetectorEncoderPlugin, name)):
+                for point in detector_settings(settings, registry, name):
+                    preflight(**point)
 
 
 def detector_settings(
-    settings: StudySettings, registry: Registry, range_points: int = DEFAULT_RANGE_POINTS
+    settings: StudySettings, registry: Registry, name: str, range_points: int = DEFAULT_RANGE_POINTS
 ) -> list[dict[str, object]]:
-    """The settings of the detectors that a study trains: one, unless its grid varies them."""
-    space = of_detector(_checked_space(settings, registry, DetectorEncoderPlugin, settings.detector))
-    return [with_settings(settings.detector_params, point) for point in grid(space, range_points)]
+    """The settings with which a study trains one of its detectors: one point, unless its grid varies them."""
+    space = of_detector(checked_space(settings, registry, DetectorEncoderPlugin, name))
+    return [with_settings(settings.params_of(name), point) for point in grid(space, range_points)]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
@@ -110,7 +122,8 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
     executor = registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
     if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
         return executor
-    return executor.limited(jobs=sum(len(grid(space)) for space in search_spaces(settings, registry).values()))
+    pairs = itertools.product(settings.detectors, settings.augmentations)
+    return executor.limited(jobs=sum(len(grid(search_space(settings, registry, *pair))) for pair in pairs))
 
 
 def make_observers(settings: StudySettings, registry: Registry, own: Observer) -> Observers:
@@ -124,36 +137,38 @@ def make_observers(settings: StudySettings, registry: Registry, own: Observer) -
     )
 
 
-def search_spaces(settings: StudySettings, registry: Registry) -> dict[str, Space]:
-    """The search space of each augmentation of a study.
+def search_space(settings: StudySettings, registry: Registry, detector: str, augmentation: str) -> Space:
+    """What is searched with one detector that learns from one augmentation.
 
     Raises:
-        InputError: The study's grid has values that an augmentation cannot take.
+        InputError: The study's grid has values that a plugin cannot take.
     """
-    detector = _checked_space(settings, registry, DetectorEncoderPlugin, settings.detector)
     return {
-        name: {
-            **registry.get(AugmentationPlugin, name).space,
-            **_checked_space(settings, registry, AugmentationPlugin, name),
-            **detector,
-        }
-        for name in settings.augmentations
+        **registry.get(AugmentationPlugin, augmentation).space,
+        **checked_space(settings, registry, AugmentationPlugin, augmentation),
+        **checked_space(settings, registry, DetectorEncoderPlugin, detector),
     }
 
 
-def _checked_space(
+def checked_space(
     settings: StudySettings, registry: Registry, kind: type[AugmentationPlugin | DetectorEncoderPlugin], name: str
 ) -> dict[str, Values]:
-    """The part of the study's grid that is of a plugin, as the plugin takes it; names stay as they are in the grid."""
-    prefix = DETECTOR_PREFIX if kind is DetectorEncoderPlugin else ""
+    """The part of the study's grid that is of a plugin, as the plugin takes it; settings of detectors as detector.NAME.
+
+    Raises:
+        InputError: It has values that the plugin cannot take.
+    """
     record = registry.get(kind, name)
     known: Mapping[str, Values] = {
         **{key: [value] for key, value in defaults_of(record).items()},
         **record.space,
     }
-    space = {key: values for key, values in settings.grid.items() if key.startswith(DETECTOR_PREFIX) == bool(prefix)}
+    if kind is DetectorEncoderPlugin:
+        space = settings.varied_settings(name)
+    else:
+        space = {key: values for key, values in settings.grid.items() if "." not in key}
     for parameter, values in space.items():
-        suggested = known.get(parameter.removeprefix(prefix))
+        suggested = known.get(parameter.removeprefix(DETECTOR_PREFIX))
         if suggested is not None:
             if problem := unsuitable_values(values, suggested):
                 raise InputError(f"grid: {parameter} of {name} cannot have these values: {problem}")

@@ -10,20 +10,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dsv_plugins.decisions import combined_scores, score_scale
 from dsv_plugins.errors import InputError
 from dsv_plugins.hooks.interfaces import DetectorEncoder
 from dsv_plugins.hooks.search import rank
+from dsv_plugins.store.chosen_model import MemberRecord
 from dsv_plugins.types import Candidate, Evaluation, Scores
 
 if TYPE_CHECKING:
     from dsv_plugins.study.result import Result
 
-__all__ = ["Ensemble", "Member", "best_members", "scale_of", "scores_of"]
+__all__ = [
+    "Ensemble",
+    "Member",
+    "Scale",
+    "best_members",
+    "frozen_part_name",
+    "joined_heatmaps",
+    "scale_of",
+    "scores_of",
+    "shares_by_loss",
+]
+
+Scale = tuple[float, float]
+"""The mean and the deviation of values, which are then standardised by them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,26 +47,30 @@ class Member:
     """One detector of an ensemble.
 
     Attributes:
-        candidate: What it was trained on.
+        name: What it is, in words.
+        frozen: Tells which frozen part it has: the members of an ensemble that have the same share its features.
         detector: Trained.
-        mean: The mean of its scores of train images.
-        deviation: Their standard deviation.
+        scale: The mean and the deviation of its scores of train images.
+        share: How much it counts; those of all members add up to 1.
+        heat: The mean and the deviation of its heatmaps, if others have other units.
     """
 
-    candidate: Candidate
+    name: str
+    frozen: str
     detector: DetectorEncoder
-    mean: float
-    deviation: float
+    scale: Scale
+    share: float
+    heat: Scale = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """The mean of its members' scores, each standardised by its train images, since the scores have no common scale.
+    """The weighted mean of its members' scores, each standardised by its train images: they have no common scale.
 
     It does for new images what a trained detector does.
 
     Attributes:
-        members: The detectors, the best first. All take images of the same size.
+        members: The detectors. All take images of the same size.
     """
 
     members: Sequence[Member]
@@ -65,46 +85,67 @@ class Ensemble:
         features: dict[str, Mapping[str, Tensor]] = {}
         for member in self.members:
             if member.detector.has_frozen_part:
-                settings = json.dumps(dict(member.candidate.detector_params), sort_keys=True)
-                if settings not in features:
-                    features[settings] = member.detector.frozen_features(images)
-                member.detector.reuse_features(images, features[settings])
+                if member.frozen not in features:
+                    features[member.frozen] = member.detector.frozen_features(images)
+                member.detector.reuse_features(images, features[member.frozen])
 
     def score(self, images: Tensor) -> Tensor:
         """One score per image, higher for more anomalous; an image's score does not depend on the others."""
-        scores = [(each.detector.score(images).double() - each.mean) / each.deviation for each in self.members]
-        return torch.stack(scores).mean(dim=0).float()
+        scores = [each.detector.score(images).double() for each in self.members]
+        return _combined(scores, [each.share for each in self.members], [each.scale for each in self.members]).float()
 
     def heatmap(self, images: Tensor) -> Tensor | None:
-        """The mean of its members' heatmaps; None if one of them has none."""
+        """The weighted mean of its members' heatmaps; None if one of them has none."""
         heatmaps = [each.detector.heatmap(images) for each in self.members]
         found = [heat for heat in heatmaps if heat is not None]
-        return torch.stack(found).mean(dim=0) if len(found) == len(heatmaps) else None
+        if len(found) < len(heatmaps):
+            return None
+        return joined_heatmaps(found, [each.share for each in self.members], [each.heat for each in self.members])
 
     def as_module(self) -> nn.Module | None:
         """All members as one module that can be exported; None if one of them cannot."""
         modules = [each.detector.as_module() for each in self.members]
         found = [module for module in modules if module is not None]
-        return _Mean(found, self.members) if len(found) == len(modules) else None
+        return _Whole(found, self.members) if len(found) == len(modules) else None
 
 
-class _Mean(nn.Module):
-    """From images to the mean of standardised scores and the mean of the heatmaps, if all have them."""
+class _Whole(nn.Module):
+    """From images to what an ensemble makes of them: scores, and heatmaps if all members have them."""
 
     def __init__(self, modules: Sequence[nn.Module], members: Sequence[Member]) -> None:
         super().__init__()
         _share_equal_tensors(modules)
         self.members = nn.ModuleList(modules)
-        self.scales = [(member.mean, member.deviation) for member in members]
+        self.shares, self.heats = [each.share for each in members], [each.heat for each in members]
+        self.scales = [each.scale for each in members]
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        scores, heatmaps = [], []
-        for module, (mean, deviation) in zip(self.members, self.scales, strict=True):
-            score, *heat = module(images)
-            scores.append((score - mean) / deviation)
-            heatmaps += heat
-        combined = torch.stack(scores).mean(dim=0)
-        return (combined, torch.stack(heatmaps).mean(dim=0)) if len(heatmaps) == len(scores) else (combined,)
+        found = [module(images) for module in self.members]
+        scores = _combined([each[0] for each in found], self.shares, self.scales)
+        heatmaps = [each[1] for each in found if len(each) > 1]
+        if len(heatmaps) < len(found):
+            return (scores,)
+        return scores, joined_heatmaps(heatmaps, self.shares, self.heats)
+
+
+def _combined(scores: Sequence[Tensor], shares: Sequence[float], scales: Sequence[Scale]) -> Tensor:
+    standardised = [
+        (values - mean) / deviation * share
+        for values, share, (mean, deviation) in zip(scores, shares, scales, strict=True)
+    ]
+    return torch.stack(standardised).sum(dim=0)
+
+
+def joined_heatmaps(heatmaps: Sequence[Tensor], shares: Sequence[float], scales: Sequence[Scale]) -> Tensor:
+    """The weighted mean of heatmaps of the same images, each of its own size and standardised by its scale."""
+    size = max((tuple(heat.shape[-2:]) for heat in heatmaps), key=math.prod)
+    standardised = []
+    for values, share, (mean, deviation) in zip(heatmaps, shares, scales, strict=True):
+        heat = (values.float() - mean) / deviation * share
+        if tuple(heat.shape[-2:]) != size:
+            heat = functional.interpolate(heat[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+        standardised.append(heat)
+    return torch.stack(standardised).sum(dim=0)
 
 
 def _share_equal_tensors(modules: Sequence[nn.Module]) -> None:
@@ -118,15 +159,39 @@ def _share_equal_tensors(modules: Sequence[nn.Module]) -> None:
                     tensors[name] = known.setdefault((type(tensor), tensor.shape, tensor.dtype, content), tensor)
 
 
-def scale_of(scores: Scores) -> tuple[float, float]:
+def scale_of(scores: Scores) -> Scale:
     """The mean and the deviation of a detector's scores of its train images."""
     return score_scale(scores.train.numpy())
 
 
-def scores_of(kept: Sequence[Evaluation]) -> dict[str, NDArray[Any]]:
-    """The scores of one candidate, or of several as one, by the set of images."""
+def scores_of(kept: Sequence[Evaluation], shares: Sequence[float] | None = None) -> dict[str, NDArray[Any]]:
+    """The scores of one candidate, or of several as one, by the set of images.
+
+    Args:
+        kept: The candidates.
+        shares: How much each counts; all alike if None.
+    """
     names = ("train", "test", "holdout") if kept[0].scores.holdout is not None else ("train", "test")
-    return combined_scores([{name: getattr(evaluation.scores, name).numpy() for name in names} for evaluation in kept])
+    scores = [{name: getattr(evaluation.scores, name).numpy() for name in names} for evaluation in kept]
+    return combined_scores(scores, shares)
+
+
+def shares_by_loss(losses: Sequence[float]) -> list[float]:
+    """How much each candidate of a weighted ensemble counts: exp(-loss), with losses in units of their deviation.
+
+    A candidate without a finite loss counts for nothing.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    finite = np.isfinite(values)
+    spread = values[finite].std() if finite.any() else 0.0
+    standardised = (values - values[finite].min()) / spread if spread > 0 else np.zeros_like(values)
+    weights = np.where(finite, np.exp(-np.where(finite, standardised, 0.0)), 0.0)
+    return list(map(float, weights / weights.sum())) if finite.any() else [1 / len(values)] * len(values)
+
+
+def frozen_part_name(detector: Candidate | MemberRecord) -> str:
+    """What `Member.frozen` is for a detector with its settings."""
+    return json.dumps([detector.detector, dict(detector.detector_params)], sort_keys=True)
 
 
 def best_members(result: Result, count: int, selector: str) -> list[Member]:
@@ -138,4 +203,13 @@ def best_members(result: Result, count: int, selector: str) -> list[Member]:
     if not 1 <= count <= judged:
         raise InputError(f"count is {count}; give a number from 1 to {judged}, the candidates that {selector!r} judged")
     best = [result.candidates[place].candidate for place in rank(losses)[:count]]
-    return [Member(each, result.load_detector(each), *scale_of(result.evaluation(each).scores)) for each in best]
+    return [
+        Member(
+            str(each),
+            frozen_part_name(each),
+            result.load_detector(each),
+            scale_of(result.evaluation(each).scores),
+            1 / len(best),
+        )
+        for each in best
+    ]

@@ -126,7 +126,7 @@ def _dependencies(settings: StudySettings, registry: Registry) -> str:
     """A hash of all that a selection depends on, but for the images."""
     plugins: dict[type[Plugin[Any]], Sequence[str]] = {
         AugmentationPlugin: settings.augmentations,
-        DetectorEncoderPlugin: (settings.detector,),
+        DetectorEncoderPlugin: settings.detectors,
         SearchPlugin: (settings.search,),
         SelectorPlugin: settings.selectors,
     }
@@ -197,7 +197,7 @@ def _stored(settings: StudySettings, folder: RunFolder, record: FinishedRecord, 
             notes=log.notes,
             warnings=selection["warnings"],
             plugins=settings.plugins,
-            kept=[candidates[identifier] for identifier in selection["kept"]],
+            shares=selection["kept"],
         )
 
 

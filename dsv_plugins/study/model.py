@@ -23,8 +23,7 @@ from dsv_plugins.store.chosen_model import (
     recalibrate_model,
 )
 from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.study.ensemble import Ensemble, Member
-from dsv_plugins.types import Candidate
+from dsv_plugins.study.ensemble import Ensemble, Member, frozen_part_name
 
 __all__ = ["NO_CALIBRATION", "Model", "Prediction", "Trained", "load"]
 
@@ -118,41 +117,46 @@ def load(run: Path | str, *, false_alarms: float | None = None, plugins: object 
 
 def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[Trained, str]:
     """The detector of a run, and how its plugin has changed since it was trained."""
-    registry, name = build_registry(plugins), record.detector
-    try:
-        now = registry.identity(DetectorEncoderPlugin, name)
-    except UnknownPluginError as error:
-        needed = (
-            f"give --plugins {','.join(record.plugins)}" if record.plugins else "install it, or give it as plugins=…"
-        )
-        raise UnknownPluginError(
-            f"{folder.path} needs the detector {name!r} of {record.provider or 'another package'}; {needed}"
-        ) from error
-    is_same = record.provider in ("", now)
-    changed = "" if is_same else f"the detector {name!r} was trained with {record.provider}, and here is {now}"
+    registry = build_registry(plugins)
+    needed = {each.detector: each.provider for each in record.members} or {record.detector: record.provider}
+    changes = []
+    for name, provider in needed.items():
+        try:
+            now = registry.identity(DetectorEncoderPlugin, name)
+        except UnknownPluginError as error:
+            given = ",".join(record.plugins)
+            advice = f"give --plugins {given}" if given else "install it, or give it as plugins=…"
+            raise UnknownPluginError(
+                f"{folder.path} needs the detector {name!r} of {provider or 'another package'}; {advice}"
+            ) from error
+        if provider not in ("", now):
+            changes.append(f"the detector {name!r} was trained with {provider}, and here is {now}")
+    changed = "; ".join(changes)
 
-    def loaded(path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
+    def loaded(name: str, path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
         made = registry.create(DetectorEncoderPlugin, name, settings)
-        made.load(path)
+        with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
+            made.load(path)
         return made
 
     detector: Trained
     try:
-        with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
-            if record.members:
-                detector = Ensemble(
-                    [
-                        Member(
-                            Candidate(member["augmentation"], member["params"], name, member["detector_params"]),
-                            loaded(member_folder(folder.model, place), member["detector_params"]),
-                            member["mean"],
-                            member["deviation"],
-                        )
-                        for place, member in enumerate(record.members)
-                    ]
-                )
-            else:
-                detector = loaded(folder.model, record.detector_params)
+        if record.members:
+            detector = Ensemble(
+                [
+                    Member(
+                        each.detector,
+                        frozen_part_name(each),
+                        loaded(each.detector, member_folder(folder.model, place), each.detector_params),
+                        each.scale,
+                        each.share,
+                        each.heat,
+                    )
+                    for place, each in enumerate(record.members)
+                ]
+            )
+        else:
+            detector = loaded(record.detector, folder.model, record.detector_params)
     except DSVError as error:
         if not changed:
             raise

@@ -16,14 +16,31 @@ from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin,
 from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.hooks.search import Search
 from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
-from dsv_plugins.study.check import check_names, detector_settings, search_spaces
+from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import DETECTOR_PREFIX, Candidate, Size, size_of_same_aspect
+from dsv_plugins.training.evaluate import make_augmentation
+from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies
+from dsv_plugins.types import DETECTOR, Candidate, Size, size_of_same_aspect
 
-__all__ = ["Plan", "plan_study"]
+__all__ = ["Arm", "Plan", "plan_study"]
 
 DEFAULT_IMAGE_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A part of what is searched.
+
+    Attributes:
+        detector: Name of the detector.
+        augmentation: Name of the augmentation that it learns from; empty if it learns without.
+        space: The hyperparameters of the augmentation, and settings of the detector as detector.NAME.
+    """
+
+    detector: str
+    augmentation: str
+    space: Space
 
 
 @dataclass(frozen=True)
@@ -35,72 +52,74 @@ class Plan:
         registry: Where its plugins are found.
         search: Its search.
         search_record: What is known of the search before it runs.
+        detectors: A detector for each name, which stands for all of that name that are trained.
+        arms: The parts of what is searched, by a name that users see.
         image_size: The size at which images are loaded, if they are square.
         keeps_aspect: Whether others keep their aspect.
-        budget: The detector's whole budget of updates; None if it is not known.
-        shared_updates: The updates that all candidates share.
-        has_frozen_part: Whether the detector has a part whose features are computed once for all candidates.
-        learns_from_augmentation: Whether candidates differ at all.
+        budget: The whole budget of updates of each candidate; None if it is not known, or not the same for all.
     """
 
     settings: StudySettings
     registry: Registry
     search: Search
     search_record: SearchPlugin
+    detectors: Mapping[str, DetectorEncoder]
+    arms: Mapping[str, Arm]
     image_size: int
     keeps_aspect: bool
     budget: int | None
-    shared_updates: int
-    has_frozen_part: bool
-    learns_from_augmentation: bool
+
+    @property
+    def learns_from_augmentation(self) -> bool:
+        """Whether an augmentation is searched at all."""
+        return any(detector.learns_from_augmentation for detector in self.detectors.values())
+
+    @property
+    def merges(self) -> bool:
+        """Whether all candidates can become one detector: they differ in what it learns from, and nothing else."""
+        return not self.settings.compares_detectors and all(each.merges for each in self.detectors.values())
+
+    def shared_updates(self, detector: str) -> int:
+        """The updates that all candidates of a detector share."""
+        return self.detectors[detector].shared_updates
 
     def spaces(self) -> dict[str, Space]:
-        """The search space of each augmentation; a single point of one augmentation if the detector looks at none."""
-        spaces = search_spaces(self.settings, self.registry)
-        if self.learns_from_augmentation:
-            return spaces
-        name, space = next(iter(spaces.items()))
-        point = next(iter(grid(space)))
-        return {
-            name: {
-                parameter: values if parameter.startswith(DETECTOR_PREFIX) else [point[parameter]]
-                for parameter, values in space.items()
-            }
-        }
+        """What is searched in each arm."""
+        return {name: arm.space for name, arm in self.arms.items()}
 
-    def candidate(
-        self, augmentation: str, params: Mapping[str, object], context: Mapping[str, str] | None = None
-    ) -> Candidate:
+    def candidate(self, arm: str, params: Mapping[str, object], context: Mapping[str, str] | None = None) -> Candidate:
         """A candidate of this study.
 
         Raises:
             PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
         """
+        detector, augmentation = self.arms[arm].detector, self.arms[arm].augmentation
+        is_named = len(self.detectors) > 1 or not augmentation
         candidate = Candidate(
             augmentation=augmentation,
-            params=dict(params),
-            detector=self.settings.detector,
-            detector_params=with_settings(self.settings.detector_params, of_detector(params)),
+            params={**({DETECTOR: detector} if is_named else {}), **params},
+            detector=detector,
+            detector_params=with_settings(self.settings.params_of(detector), of_detector(params)),
             seed=self.settings.seed,
             context={
                 **(context or {}),
-                "augmentation": self.registry.identity(AugmentationPlugin, augmentation),
+                "detector": self.registry.identity(DetectorEncoderPlugin, detector),
+                "augmentation": self.registry.identity(AugmentationPlugin, augmentation or NEUTRAL),
             },
         )
-        self.registry.create(AugmentationPlugin, augmentation, candidate.augmentation_params)
+        make_augmentation(self.registry, candidate)
         return candidate
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
-        """Every point of every augmentation's search space, in grid order, with `range_points` of each range."""
+        """Every point of every arm, in grid order, with `range_points` of each range."""
         return [
             self.candidate(name, point) for name, space in self.spaces().items() for point in grid(space, range_points)
         ]
 
     def context(self, dataset: Dataset) -> dict[str, str]:
-        """What the outcome of a training depends on besides the settings of its candidate."""
+        """What the outcome of every training depends on besides its candidate's plugins and settings."""
         return {
             "data": dataset.fingerprint,
-            "detector": self.registry.identity(DetectorEncoderPlugin, self.settings.detector),
             "torch": metadata.version("torch"),
             "threads": str(self.settings.threads),
         }
@@ -129,6 +148,7 @@ class Plan:
             holdout=settings.holdout,
             seed=settings.seed,
             skip_bad=settings.skip_bad,
+            make_pseudo=lambda images: pseudo_anomalies(self.registry, images, settings.seed),
             progress=progress,
             note=note,
         )
@@ -143,40 +163,59 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         PluginError: A plugin refuses its settings.
     """
     check_names(settings, registry)
-    detector = _common_detector(settings, registry)
+    detectors = {name: _common_detector(settings, registry, name) for name in settings.detectors}
+    sizes = {name: detector.image_size for name, detector in detectors.items() if detector.image_size is not None}
+    if len(set(sizes.values())) > 1:
+        wanted = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise InputError(f"the detectors take images of different sizes ({wanted}); give one --image-size for all")
+    budgets = {detector.updates for detector in detectors.values()}
+    budget = budgets.pop() if len(budgets) == 1 else None
     search_record = registry.get(SearchPlugin, settings.search)
-    if search_record.parts and detector.updates is None:
+    if search_record.parts and budget is None:
         raise InputError(
-            f"{settings.search} needs to know a detector's budget, and {settings.detector!r} has no `updates`"
+            f"{settings.search} spends the budget in parts, and {', '.join(settings.detectors)} "
+            f"{'have not one and the same' if len(detectors) > 1 else 'has no `updates`'}; give another search"
         )
     plan = Plan(
         settings=settings,
         registry=registry,
         search=registry.create(SearchPlugin, settings.search, settings.search_params),
         search_record=search_record,
-        image_size=settings.image_size or detector.image_size or DEFAULT_IMAGE_SIZE,
-        keeps_aspect=detector.keeps_aspect,
-        budget=detector.updates,
-        shared_updates=detector.shared_updates,
-        has_frozen_part=detector.has_frozen_part,
-        learns_from_augmentation=detector.learns_from_augmentation,
+        detectors=detectors,
+        arms=_arms(settings, registry, detectors),
+        image_size=settings.image_size or next(iter(sizes.values()), None) or DEFAULT_IMAGE_SIZE,
+        keeps_aspect=all(detector.keeps_aspect for detector in detectors.values()),
+        budget=budget,
     )
     plan.candidates(range_points=2)  # the ends of a range stand for what is between them
     return plan
 
 
-def _common_detector(settings: StudySettings, registry: Registry) -> DetectorEncoder:
-    """A detector that stands for all that the study trains, which are made here to see that they can be.
+def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, DetectorEncoder]) -> dict[str, Arm]:
+    """A detector that learns from augmentations has an arm for each of them, another has one."""
+    arms: dict[str, Arm] = {}
+    for name, detector in detectors.items():
+        if not detector.learns_from_augmentation:
+            arms[name] = Arm(name, "", checked_space(settings, registry, DetectorEncoderPlugin, name))
+            continue
+        for augmentation in settings.augmentations:
+            label = f"{name} {augmentation}" if len(detectors) > 1 else augmentation
+            arms[label] = Arm(name, augmentation, search_space(settings, registry, name, augmentation))
+    return arms
+
+
+def _common_detector(settings: StudySettings, registry: Registry, name: str) -> DetectorEncoder:
+    """A detector that stands for all of a name that the study trains, which are made here to see that they can be.
 
     Raises:
-        InputError: They differ in what a study has only once.
+        InputError: They differ in what they must have in common.
     """
     first, *others = [
-        registry.create(DetectorEncoderPlugin, settings.detector, point)
-        for point in detector_settings(settings, registry, range_points=2)  # the ends of a range stand for the rest
+        registry.create(DetectorEncoderPlugin, name, point)
+        for point in detector_settings(settings, registry, name, range_points=2)  # the ends of a range stand for all
     ]
     for other in others:
-        for name in (
+        for trait in (
             "image_size",
             "keeps_aspect",
             "updates",
@@ -184,10 +223,10 @@ def _common_detector(settings: StudySettings, registry: Registry) -> DetectorEnc
             "has_frozen_part",
             "learns_from_augmentation",
         ):
-            one, another = getattr(first, name), getattr(other, name)
+            one, another = getattr(first, trait), getattr(other, trait)
             if one != another:
                 raise InputError(
-                    f"grid: the candidates' detectors differ in {name} ({one} and {another}), which is the same for a "
+                    f"grid: the candidates' detectors differ in {trait} ({one} and {another}), which is the same for a "
                     "whole study; give it in detector_params"
                 )
     return first

@@ -75,7 +75,7 @@ class Result:
         notes: What the user should know, a line each.
         warnings: Those of the notes that hold whenever the study is run: reasons in the images to doubt a choice.
         plugins: Plugins that are in no package, as given to the study.
-        kept: The candidates whose detectors are the model: the choice, or all of them as one.
+        shares: How much each candidate counts in the model, by its id: the choice alone, or several.
     """
 
     run: Path
@@ -87,7 +87,12 @@ class Result:
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plugins: tuple[object, ...] = ()
-    kept: Sequence[Candidate] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> list[Candidate]:
+        """The candidates whose detectors are the model: the choice, or several as one."""
+        return [entry.candidate for entry in self.candidates if entry.candidate.id in self.shares]
 
     @property
     def choice(self) -> Choice:
@@ -165,7 +170,7 @@ def collect(
     findings: Findings | None,
     warnings: Sequence[str],
     plugins: tuple[object, ...],
-    kept: Sequence[Candidate],
+    kept: Mapping[str, float],
 ) -> Result:
     """The result of a run, including the candidates that were not judged."""
     places = {evaluation.candidate.id: place for place, evaluation in enumerate(evaluations)}
@@ -203,5 +208,5 @@ def collect(
         notes=log.notes,
         warnings=warnings,
         plugins=plugins,
-        kept=kept,
+        shares=kept,
     )

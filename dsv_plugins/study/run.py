@@ -7,43 +7,34 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dsv_plugins.data.dataset import Dataset
-from dsv_plugins.data.overlay import heat_scale, mean_heatmaps
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.decisions import Calibration, Findings, findings
 from dsv_plugins.errors import PluginError, TrainingError, shown
 from dsv_plugins.hooks.blame import exits_blamed
 from dsv_plugins.hooks.interfaces import Executor
 from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import DetectorEncoderPlugin, SearchPlugin, SelectorPlugin
-from dsv_plugins.hooks.search import SearchProblem, rank
-from dsv_plugins.hooks.sources import names_of
-from dsv_plugins.hooks.spaces import of_detector
-from dsv_plugins.store.artifacts import EvaluationFolder, claim, write_selection
-from dsv_plugins.store.chosen_model import ModelRecord, save_model
+from dsv_plugins.hooks.records import SearchPlugin, SelectorPlugin
+from dsv_plugins.hooks.search import SearchProblem
+from dsv_plugins.store.artifacts import claim, write_selection
 from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.store.remote_copy import RemoteCopy
 from dsv_plugins.study.check import make_observers
-from dsv_plugins.study.ensemble import scale_of, scores_of
 from dsv_plugins.study.finished import remember
-from dsv_plugins.study.judging import Verdict, judge_pool, losses_by
+from dsv_plugins.study.judging import judge_pool, losses_by
+from dsv_plugins.study.keep import keep_model, kept_candidates
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.model import NO_CALIBRATION
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.result import Result, collect
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.serialise import as_selection
-from dsv_plugins.study.settings import CHOICE, ENSEMBLE
-from dsv_plugins.types import Evaluation, Size
+from dsv_plugins.types import Evaluation
 
 __all__ = ["run_study"]
-
-MOST_MEMBERS = 16
-"""Of an ensemble: each makes scoring slower and the model larger."""
 
 
 def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Result:
@@ -83,9 +74,8 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             note=log.note,
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
-        kept = _kept(plan, evaluations, verdicts[settings.selectors[0]])
-        scores = scores_of(kept)
-        found = _findings(scores, seed=settings.seed)
+        kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]])
+        found = _findings(kept.scores(), seed=settings.seed)
         if found is None:
             log.note(f"no image can be called anomalous: {NO_CALIBRATION}")
         presumes = registry.get(SelectorPlugin, settings.selectors[0]).presumes_concentration
@@ -101,21 +91,24 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             findings=found,
             warnings=list(filter(None, (warning, *reasons))),
             plugins=settings.plugins,
-            kept=[evaluation.candidate for evaluation in kept],
+            kept={each.candidate.id: share for each, share in zip(kept.evaluations, kept.shares, strict=True)},
         )
-        _keep(plan, folder, plan.size_of(dataset), result, kept, scores, schedule, log)
+        write_selection(folder, as_selection(result))
+        size = plan.size_of(dataset)
+        keep_model(plan, folder, size, chosen.candidate, kept, schedule=schedule, warnings=result.warnings)
+        log.record(SELECTED, candidate=chosen.candidate.id, selector=settings.selectors[0])
         lasting = [*of_inputs, *log.notes[passing:]]
-        remember(settings, registry, folder, result, plan.size_of(dataset), dataset.fingerprint, lasting)
+        remember(settings, registry, folder, result, size, dataset.fingerprint, lasting)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         return result
 
 
 def _scale_notes(plan: Plan) -> list[str]:
-    """Which selectors cannot compare the candidates, since their detectors have different settings."""
-    selectors = plan.settings.selectors if of_detector(plan.settings.grid) else ()
+    """Which selectors cannot compare the candidates, since their detectors differ."""
+    selectors = plan.settings.selectors if plan.settings.compares_detectors else ()
     return [
-        f"{name!r} depends on the scale of the embeddings, so that it cannot compare detectors with different settings"
+        f"{name!r} depends on the scale of the embeddings, so that it cannot compare these detectors"
         for name in selectors
         if plan.registry.get(SelectorPlugin, name).depends_on_scale
     ]
@@ -150,75 +143,6 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
     raise TrainingError(f"the search {settings.search!r} gave no candidate the whole budget")
 
 
-def _kept(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict) -> Sequence[Evaluation]:
-    """The candidates whose detectors are the model: the choice, or all as one, or the best if there are very many."""
-    combines = plan.registry.get(DetectorEncoderPlugin, plan.settings.detector).combines
-    keep = plan.settings.keep or (ENSEMBLE if combines else CHOICE)
-    usable = [place for place, evaluation in enumerate(evaluations) if evaluation.scores.test.isfinite().all()]
-    if keep == CHOICE or len(usable) < 2:
-        return [evaluations[verdict.choice]]
-    best = [place for place in rank(verdict.losses) if place in usable][:MOST_MEMBERS]
-    return [evaluations[place] for place in sorted(best)]
-
-
 def _findings(scores: Mapping[str, NDArray[Any]], *, seed: int) -> Findings | None:
     """What is found among the test images; None if no good images were kept out."""
     return findings(Calibration(scores["holdout"]), scores["test"], seed=seed) if "holdout" in scores else None
-
-
-def _keep(
-    plan: Plan,
-    folder: RunFolder,
-    size: Size,
-    result: Result,
-    kept: Sequence[Evaluation],
-    scores: Mapping[str, NDArray[Any]],
-    schedule: Schedule,
-    log: RunLog,
-) -> None:
-    """Write the selection and the model: the chosen detector, or an ensemble."""
-    selector, candidate = next(iter(result.selected)), result.choice.candidate
-    write_selection(folder, as_selection(result))
-    trained = [
-        EvaluationFolder(folder.candidate(each.candidate.id, schedule.trained_to[each.candidate.id])) for each in kept
-    ]
-    heatmaps = mean_heatmaps([each.heatmaps() for each in trained])
-    record = ModelRecord(
-        detector=candidate.detector,
-        detector_params=dict(candidate.detector_params),
-        augmentation=candidate.augmentation,
-        params=candidate.augmentation_params,
-        selector=selector,
-        image_size=size,
-        heat_scale=None if heatmaps is None else heat_scale(heatmaps),
-        heat_threshold=None if heatmaps is None else _heat_threshold(heatmaps, scores),
-        candidate=",".join(each.path.name for each in trained),
-        members=[_member(each) for each in kept] if len(kept) > 1 else (),
-        warnings=list(result.warnings),
-        provider=plan.registry.identity(DetectorEncoderPlugin, candidate.detector),
-        plugins=names_of(plan.settings.plugins),
-    )
-    save_model(folder, record, [each.detector for each in trained], scores.get("holdout"))
-    log.record(SELECTED, candidate=candidate.id, selector=selector)
-
-
-def _member(evaluation: Evaluation) -> dict[str, Any]:
-    mean, deviation = scale_of(evaluation.scores)
-    candidate = evaluation.candidate
-    return {
-        "augmentation": candidate.augmentation,
-        "params": dict(candidate.params),
-        "detector_params": dict(candidate.detector_params),
-        "mean": mean,
-        "deviation": deviation,
-    }
-
-
-def _heat_threshold(heatmaps: NDArray[Any], scores: Mapping[str, NDArray[Any]]) -> float | None:
-    """The heat that few of the test images without an alarm reach anywhere; None if no good images were kept out."""
-    if "holdout" not in scores:
-        return None
-    calibration = Calibration(scores["holdout"])
-    rate = calibration.default_rate
-    quiet = heatmaps[~calibration.alarms(scores["test"], rate)]
-    return float(np.quantile(quiet.max(axis=(1, 2)).astype(float), 1 - rate)) if len(quiet) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
-from dsv_plugins.hooks.interfaces import Executor, Outcome
+from dsv_plugins.hooks.interfaces import DetectorEncoder, Executor, Outcome
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.records import ExecutorPlugin
 from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
@@ -67,8 +67,8 @@ class Schedule:
         """The training updates of all candidates; None if the detector does not count them."""
         if self._plan.budget is None:
             return None
-        starts = {shared_start_of(candidate).id for candidate in self.requested.values()}
-        return self._plan.shared_updates * len(starts) + sum(self.costs.values())
+        starts = {start.id: start for start in map(shared_start_of, self.requested.values())}
+        return sum(self._plan.shared_updates(start.detector) for start in starts.values()) + sum(self.costs.values())
 
     def evaluate(
         self, candidates: Sequence[Candidate], updates: int | None, resumes_from: int | None
@@ -80,9 +80,9 @@ class Schedule:
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
         for reason in why_again(missing, self._folder) if resumes_from is None else ():
             self._log.note(reason)
-        frozen = self._frozen_features(missing) if missing and self._plan.has_frozen_part else {}
-        begins_shared = resumes_from is None and self._plan.shared_updates > 0
-        starts = self._shared_starts(missing, frozen) if begins_shared else {}
+        frozen = self._frozen_features([each for each in missing if self._detector(each).has_frozen_part])
+        sharing = [each for each in missing if resumes_from is None and self._detector(each).shared_updates > 0]
+        starts = self._shared_starts(sharing, frozen)
         self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
         timeout = self._plan.settings.timeout
         jobs = [
@@ -128,32 +128,40 @@ class Schedule:
         features = {start.id: frozen.get(candidate_id) for candidate_id, start in starts.items()}
         distinct = {start.id: start for start in starts.values()}.values()
         missing = [start for start in distinct if not self._is_whole(self._folder.shared_start(start.id), start)]
-        updates = self._plan.shared_updates
         if missing:
-            self._log.notify(Observer.dispatching, self._folder.path, missing, updates)
+            self._log.notify(
+                Observer.dispatching, self._folder.path, missing, self._plan.shared_updates(missing[0].detector)
+            )
         jobs = [self._job(start, frozen=features[start.id]) for start in missing]
         for start, outcome in self._train(train_shared_start, jobs):
             if outcome.error is not None:
                 raise TrainingError(f"the start that all candidates share failed: {reason_of(outcome.error)}")
             assert outcome.value is not None
             self._log.notify(Observer.finished, start, outcome.value)
+            updates = self._plan.shared_updates(start.detector)
             self._log.record("shared start", start=start.id, updates=updates, seconds=outcome.value)
         return {candidate_id: start.id for candidate_id, start in starts.items()}
 
     def _frozen_features(self, candidates: Sequence[Candidate]) -> dict[str, str]:
         """Compute what the frozen parts make of the images, unless it is stored; the part's id, by candidate id."""
-        frozen = {candidate.id: frozen_part_of(candidate).id for candidate in candidates}
-        sets = [images for images in IMAGE_SETS if images in read_image_index(self._folder.data).files]
+        settings = {candidate.id: self._detector(candidate).frozen_settings for candidate in candidates}
+        frozen = {candidate.id: frozen_part_of(candidate, settings[candidate.id]).id for candidate in candidates}
+        sets = (
+            [images for images in IMAGE_SETS if images in read_image_index(self._folder.data).files] if frozen else []
+        )
         jobs = []
         for part_id, candidate in {frozen[candidate.id]: candidate for candidate in candidates}.items():
             for images in sets:
-                part = frozen_part_of(candidate, images)
+                part = frozen_part_of(candidate, settings[candidate.id], images)
                 if not self._is_whole(self._folder.frozen_features(part_id, images), part):
                     jobs.append(self._job(part, frozen=part_id))
         for _, outcome in self._train(compute_frozen_features, jobs):
             if outcome.error is not None:
                 raise TrainingError(f"the frozen part of the detector failed: {reason_of(outcome.error)}")
         return frozen
+
+    def _detector(self, candidate: Candidate) -> DetectorEncoder:
+        return self._plan.detectors[candidate.detector]
 
     def _job(self, candidate: Candidate, **details: Any) -> Job:
         settings = self._plan.settings

@@ -50,7 +50,7 @@ def as_json(result: Result) -> dict[str, Any]:
             for entry in result.candidates
         ],
         "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
-        "kept": [candidate.id for candidate in result.kept],
+        "kept": dict(result.shares),
         "updates_spent": result.updates_spent,
         "findings": None if result.findings is None else asdict(result.findings),
         "notes": list(result.notes),
@@ -65,7 +65,7 @@ def as_selection(result: Result) -> dict[str, Any]:
         "selected": {name: {"id": made.candidate.id, "loss": made.loss} for name, made in result.selected.items()},
         "losses": {entry.candidate.id: dict(entry.losses or {}) for entry in result.candidates},
         "confidence": {name: dict(shares) for name, shares in result.confidence.items()},
-        "kept": [candidate.id for candidate in result.kept],
+        "kept": dict(result.shares),
         "findings": None if result.findings is None else asdict(result.findings),
         "warnings": list(result.warnings),
     }

@@ -19,8 +19,9 @@ from dsv_plugins.errors import InputError, shown
 from dsv_plugins.hooks.records import Plugin
 from dsv_plugins.hooks.search import Rungs
 from dsv_plugins.hooks.sources import as_plugins
-from dsv_plugins.hooks.spaces import Space, space_problems, space_to_json
+from dsv_plugins.hooks.spaces import Space, Values, space_problems, space_to_json
 from dsv_plugins.store.remote_copy import is_address
+from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
 if TYPE_CHECKING:  # torch comes with it
     from dsv_plugins.data.sources import Source
@@ -29,7 +30,7 @@ __all__ = ["RUNS_VARIABLE", "StudySettings"]
 
 RUNS_VARIABLE = "DSV_RUNS"
 
-CANDIDATES, DETECTOR, SELECTION, EXECUTION = (
+CANDIDATES, DETECTORS, SELECTION, EXECUTION = (
     {"group": name} for name in ("candidates", "detector", "selection", "execution")
 )
 """The groups of the settings in the help of a command. A setting without a group has no flag."""
@@ -37,7 +38,7 @@ FREE = {"identifies": False}
 """Runs that differ in such a setting only are one run."""
 LARGEST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take."""
-KEPT = CHOICE, ENSEMBLE = "choice", "ensemble"
+KEPT = CHOICE, WEIGHTED, ENSEMBLE = "choice", "weighted", "ensemble"
 MOST_THREADS = 256
 """More than that crash torch on some machines, and no training is faster with them."""
 
@@ -52,18 +53,19 @@ class StudySettings:
         test: Unlabelled images, likewise.
         augmentation: Name of an augmentation plugin, or several as a,b,c: their candidates form one pool.
         grid: Values or ranges of hyperparameters, in place of those that the plugin suggests; of the detector's
-            settings, too, as detector.NAME.
+            settings, too, as detector.NAME, or of one of several detectors, as patch-memory.NAME.
         search: Name of the search plugin, which decides what is trained and how far: grid, halving, …
         search_params: Settings of the search, such as {trials: 20}.
         rungs: In how many parts the budget is spent, for searches that spend it in parts.
         rung_factor: By how much the budget grows from part to part.
-        detector: Name of the detector-encoder plugin.
-        detector_params: Settings of the detector, such as {width: 16}.
+        detector: Name of the detector-encoder plugin, or several as a,b,c: their candidates form one pool.
+        detector_params: Settings of the detector, such as {width: 16}; of one of several, by its name, such as
+            {patch-memory: {window: 3}}.
         holdout: Share of the train images to keep out of training; their scores decide which images are anomalous.
             By default a fifth, but 19 to 100 images, and never more than a third.
         selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
-        keep: What is kept as the model: the choice, or the ensemble of all candidates, whose score is the mean of
-            theirs. By default what is better for the detector: the choice for all built-in ones.
+        keep: What is kept as the model: the choice; all candidates weighted by the loss of the first selector; or the
+            ensemble of all alike. By default weighted, if all can be merged into one detector, else the choice.
         seed: Fixes every random draw.
         executor: Name of the executor plugin, which runs the trainings.
         executor_params: Settings of the executor, such as {num_gpus: 1}.
@@ -90,8 +92,8 @@ class StudySettings:
     search_params: Mapping[str, object] = field(default_factory=dict, metadata=CANDIDATES | FREE)
     rungs: int = field(default=3, metadata=CANDIDATES)
     rung_factor: float = field(default=3.0, metadata=CANDIDATES)
-    detector: str = field(default="patch-fusion", metadata=DETECTOR)
-    detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTOR)
+    detector: str | Sequence[str] = field(default="patch-fusion", metadata=DETECTORS)
+    detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTORS)
     holdout: float | None = field(default=None, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)
     keep: str | None = field(default=None, metadata=SELECTION | FREE)
@@ -148,6 +150,35 @@ class StudySettings:
         return _names(self.augmentation, "augmentation")
 
     @property
+    def detectors(self) -> tuple[str, ...]:
+        """The names of the detectors."""
+        return _names(self.detector, "detector")
+
+    def params_of(self, detector: str) -> dict[str, object]:
+        """The settings of one detector; those of one of several are by its name, and the rest is for all."""
+        if len(self.detectors) == 1:
+            return dict(self.detector_params)
+        common = {name: value for name, value in self.detector_params.items() if name not in self.detectors}
+        own = self.detector_params.get(detector, {})
+        if not isinstance(own, Mapping):
+            raise InputError(f"detector_params of {detector!r} is {shown(own)}; give its settings by their names")
+        return {**common, **own}
+
+    def varied_settings(self, detector: str) -> dict[str, Values]:
+        """The settings of one detector that the grid varies, as detector.NAME."""
+        named = {name: name.partition(".") for name in self.grid}
+        return {
+            f"{DETECTOR_PREFIX}{setting}": self.grid[name]
+            for name, (owner, dot, setting) in named.items()
+            if dot and owner in (DETECTOR, detector)
+        }
+
+    @property
+    def compares_detectors(self) -> bool:
+        """Whether the candidates have different detectors, or one with different settings."""
+        return len(self.detectors) > 1 or any("." in name for name in self.grid)
+
+    @property
     def selectors(self) -> tuple[str, ...]:
         """The names of the selectors, the deciding one first."""
         return _names(self.selector, "selector")
@@ -168,6 +199,7 @@ class StudySettings:
             "train": _named_source(self.train),
             "test": _named_source(self.test),
             "augmentation": list(self.augmentations),
+            "detector": ",".join(self.detectors),
             "grid": space_to_json(self.grid),
         }
         settings = {

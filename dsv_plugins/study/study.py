@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.study.check import check_detector, check_names, detector_settings, make_executor
+from dsv_plugins.study.check import check_detectors, check_names, detector_settings, make_executor
 from dsv_plugins.study.finished import finished_result
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.study.warm_up import prepare_worker
@@ -40,13 +40,14 @@ class Study(StudySettings):
         """
         registry = build_registry(self.plugins)
         check_names(self, registry)
-        check_detector(self, registry)
+        check_detectors(self, registry)
         executor = make_executor(self, registry)
         observer = observer or Observer()
         finished = finished_result(self, registry, observer, command=command)
         if finished is not None:
             return finished
-        prepare = functools.partial(prepare_worker, self.detector, detector_settings(self, registry)[0], self.plugins)
+        settings = {name: detector_settings(self, registry, name)[0] for name in self.detectors}
+        prepare = functools.partial(prepare_worker, settings, self.plugins)
         is_finished = RunFolder(self.folder()).selection.exists()
         with nullcontext() if is_finished else executor.warmed_up(prepare):
             # Imported here because torch takes seconds, which the workers should not wait for.

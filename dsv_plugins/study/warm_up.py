@@ -10,6 +10,13 @@ from dsv_plugins.hooks.registry import build_registry
 __all__ = ["prepare_worker"]
 
 
-def prepare_worker(detector: str, detector_params: Mapping[str, object], plugins: tuple[object, ...]) -> None:
-    """Import what the trainings of a study need."""
-    build_registry(plugins).create(DetectorEncoderPlugin, detector, detector_params).warm_up()
+def prepare_worker(detectors: Mapping[str, Mapping[str, object]], plugins: tuple[object, ...]) -> None:
+    """Import what the trainings of a study need.
+
+    Args:
+        detectors: The settings of each detector, by its name.
+        plugins: Plugins that are in no package.
+    """
+    registry = build_registry(plugins)
+    for name, settings in detectors.items():
+        registry.create(DetectorEncoderPlugin, name, settings).warm_up()

@@ -184,6 +184,7 @@ def _evaluation(index: int) -> Evaluation:
         return torch.randn(count, WIDTH, generator=generator) + distance
 
     train, augmented, holdout = cloud(TRAIN, 0.0), cloud(TRAIN, 1.0 + index), cloud(HOLDOUT, 0.0)
+    pseudo = cloud(HOLDOUT, 2.0)
     test = torch.cat([cloud(TEST // 2, 0.0), cloud(TEST - TEST // 2, 3.0)])
 
     def score(embeddings: Tensor) -> Tensor:
@@ -192,7 +193,7 @@ def _evaluation(index: int) -> Evaluation:
     return Evaluation(
         Candidate("kit", {"strength": index}),
         Embeddings(train, augmented, test, holdout),
-        Scores(score(train), score(test), score(holdout), score(augmented)),
+        Scores(score(train), score(test), score(holdout), score(augmented), score(pseudo)),
         Health(training_accuracy=0.9, concentration=0.4),
     )
 
@@ -220,7 +221,8 @@ def _with_nan(evaluation: Evaluation) -> Evaluation:
 
 
 def _without_holdout(evaluation: Evaluation) -> Evaluation:
-    embeddings, scores = replace(evaluation.embeddings, holdout=None), replace(evaluation.scores, holdout=None)
+    embeddings = replace(evaluation.embeddings, holdout=None)
+    scores = replace(evaluation.scores, holdout=None, pseudo=None)
     return replace(evaluation, embeddings=embeddings, scores=scores)
 
 

@@ -16,6 +16,7 @@ from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.losses import concentration, discordance, separability
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.training.guard import CheckedDetector, GuardedAugmentation
+from dsv_plugins.training.pseudo_anomalies import NEUTRAL, SIZES
 from dsv_plugins.transforms import as_float
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
@@ -33,9 +34,12 @@ def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
 
 
 def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
-    """The augmentation with the candidate's hyperparameters, guarded."""
-    augmentation = registry.create(AugmentationPlugin, candidate.augmentation, candidate.augmentation_params)
-    return GuardedAugmentation(augmentation, registry.label(AugmentationPlugin, candidate.augmentation))
+    """The augmentation with the candidate's hyperparameters, guarded; a neutral one if it has none."""
+    name = candidate.augmentation or NEUTRAL
+    params = candidate.augmentation_params if candidate.augmentation else {"patch_size": SIZES}
+    return GuardedAugmentation(
+        registry.create(AugmentationPlugin, name, params), registry.label(AugmentationPlugin, name)
+    )
 
 
 def evaluate(
@@ -77,6 +81,7 @@ def evaluate(
         test=checked.score(dataset.test),
         holdout=None if holdout is None else checked.score(holdout),
         augmented=augmented_scores,
+        pseudo=None if dataset.pseudo is None else checked.score(dataset.pseudo),
     )
     health = Health(
         training_accuracy=detector.training_accuracy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +40,7 @@ PROGRESS_SECONDS = 0.5
 SHARED_START = "shared start"
 FROZEN_PART = "frozen part"
 """Stand for the augmentation in an id and on displays; no plugin's name has a space."""
-IMAGE_SETS = ("train", "test", "holdout")
+IMAGE_SETS = ("train", "test", "holdout", "pseudo")
 FROZEN_BATCH = 64
 """Images whose frozen features are in memory at once."""
 
@@ -154,10 +154,19 @@ def train_shared_start(job: Job) -> float:
     return time.monotonic() - started
 
 
-def frozen_part_of(candidate: Candidate, images: str = "") -> Candidate:
-    """What stands for the frozen features that this candidate shares with all others of its images and detector."""
+def frozen_part_of(candidate: Candidate, settings: Sequence[str] | None, images: str = "") -> Candidate:
+    """What stands for the frozen features that this candidate shares with all others of its images and detector.
+
+    Args:
+        candidate: The candidate.
+        settings: The settings of its detector that they depend on; None for all.
+        images: The set of images, if it is about one.
+    """
     params = {"images": images} if images else {}
-    return replace(shared_start_of(candidate), augmentation=FROZEN_PART, params=params, seed=0)
+    all_settings = candidate.detector_params
+    relevant = {name: all_settings[name] for name in all_settings if settings is None or name in settings}
+    start = replace(shared_start_of(candidate), detector_params=relevant)
+    return replace(start, augmentation=FROZEN_PART, params=params, seed=0)
 
 
 def compute_frozen_features(job: Job) -> float:

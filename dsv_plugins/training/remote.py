@@ -35,7 +35,7 @@ from dsv_plugins.hooks.registry import build_registry
 from dsv_plugins.store.folder import RunFolder, finished_folder
 from dsv_plugins.store.progress import mark_driver, progress_texts, write_progress_text
 from dsv_plugins.store.transfer import Files, finished_folders, read_files, write_files
-from dsv_plugins.training.job import FROZEN_PART, Job
+from dsv_plugins.training.job import FROZEN_PART, IMAGE_SETS, Job
 
 __all__ = ["Job", "PortableJob", "RemoteJobs", "RemoteResult", "environment"]
 
@@ -179,11 +179,9 @@ def _require_same(driver: Mapping[str, str], worker: Mapping[str, str]) -> None:
 
 
 def _arrays(dataset: Dataset, features: Mapping[str, Mapping[str, Tensor]]) -> Images:
-    holdout = None if dataset.holdout is None else dataset.holdout.numpy()
+    sets = {name: getattr(dataset, name) for name in IMAGE_SETS}
     return {
-        "train": dataset.train.numpy(),
-        "test": dataset.test.numpy(),
-        "holdout": holdout,
+        **{name: None if images is None else images.numpy() for name, images in sets.items()},
         "fingerprint": dataset.fingerprint,
         "features": {
             images: {name: values.numpy() for name, values in parts.items()} for images, parts in features.items()
@@ -192,8 +190,8 @@ def _arrays(dataset: Dataset, features: Mapping[str, Mapping[str, Tensor]]) -> I
 
 
 def _dataset(images: Images) -> Dataset:
-    holdout = None if images["holdout"] is None else _tensor(images["holdout"])
-    return Dataset(_tensor(images["train"]), _tensor(images["test"]), holdout, images["fingerprint"])
+    sets = {name: None if images[name] is None else _tensor(images[name]) for name in IMAGE_SETS}
+    return Dataset(**sets, fingerprint=images["fingerprint"])  # type: ignore[arg-type]
 
 
 def _features(images: Images) -> dict[str, dict[str, Tensor]] | None:

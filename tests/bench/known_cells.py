@@ -66,7 +66,7 @@ def known_cells(seeds: int = 1) -> list[Cell]:
                 PERFECT: [-auc for auc in aucs],
                 "discordance": [-auc for auc in aucs],
                 "separability": [math.nan, 1.0, 0.0],
-                "dsv (reference)": [1.0, 1.0, 0.0],
+                "dsv-reference": [1.0, 1.0, 0.0],
             }
             cells.append(cell(task, "cutout", aucs, losses, seed=seed, random=random))
             cells.append(cell(task, POOLED, aucs, losses, seed=seed))

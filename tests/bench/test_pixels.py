@@ -207,7 +207,10 @@ def test_candidates_without_heatmaps_and_tasks_without_masks_have_no_number_and_
         SimpleNamespace(candidate=trained, status="finished"),
         SimpleNamespace(candidate=failed, status="failed"),
     ]
-    result = SimpleNamespace(run=run, candidates=entries, heatmaps=lambda candidate: {trained.id: heat}[candidate.id])
+    heatmaps = {trained.id: heat}
+    result = SimpleNamespace(
+        run=run, candidates=entries, shares={trained.id: 1.0}, heatmaps=lambda candidate: heatmaps[candidate.id]
+    )
     assert measure_pixels(result, truth, labels) == ({}, [])
     draw(truth / "dent/0_mask.png", heat[0])
     aucs, notes = measure_pixels(result, truth, labels)
@@ -238,7 +241,7 @@ def test_the_table_has_the_mean_the_choices_and_the_best_of_tasks_with_masks() -
     pooled = next(place for place, cell in enumerate(cells) if cell.augmentation == POOLED)
     cells[pooled] = with_pixels(cells[pooled], [0.9, None, 0.4])  # not comparable
     expected = {"Average": 0.7, "base": 0.9, "mc": 0.4, "dsv": 0.8, "best": 0.9}
-    expected |= {"discordance": 0.8, "separability": 0.4, "dsv (reference)": 0.4}
+    expected |= {"discordance": 0.8, "separability": 0.4, "dsv-reference": 0.4}
     assert cells[bolt].as_json()["pixels"][AUROC] == pytest.approx(expected)
     after = {table.name: table for table in tabulate(BenchResult(cells, {}))}
     table = after.pop("pixels-auroc")

@@ -17,7 +17,7 @@ from known_cells import cell, oracle_signed_rank_p
 from known_evaluations import evaluation
 
 from dsv_plugins import DetectorEncoder, DetectorEncoderPlugin, hookimpl
-from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, measure
+from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, WEIGHTED, measure
 from dsv_plugins.bench.methods import DEFAULT, Method
 from dsv_plugins.bench.output import describe, tabulate
 from dsv_plugins.bench.protocol import Bench, BenchResult
@@ -190,8 +190,9 @@ def test_an_ensemble_that_is_delivered_comes_first_and_is_compared() -> None:
         for task in range(4)
     ]
     rivals = [Rival(cell.task, "frozen", 0.5, 1.0) for cell in cells]
-    frame = rivals_table(cells, rivals, combines=True).frame.loc["cutout"]
-    assert frame.index[0] == ENSEMBLE
-    assert math.isnan(frame.loc[ENSEMBLE, "p"])
-    gains = [cell.ensembles[ENSEMBLE] - 0.5 for cell in cells]
+    frame = rivals_table(cells, rivals, merges=True).frame.loc["cutout"]
+    weighted = next(iter(WEIGHTED))
+    assert frame.index[0] == weighted
+    assert math.isnan(frame.loc[weighted, "p"])
+    gains = [cell.ensembles[weighted] - 0.5 for cell in cells]
     assert frame.loc["frozen", "better"] == sum(gain > 0 for gain in gains)

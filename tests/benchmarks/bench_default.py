@@ -25,7 +25,7 @@ from dsv_plugins.hooks.registry import DISTRIBUTION
 BEST = "best"
 SIGNIFICANT, LARGEST_REGRET, TIE = 0.05, 0.15, 0.003
 AVERAGED = (("cosine", "energy"), ("cosine", "mmd"), ("cosine", "dsv"), ("energy", "mmd"), ("cosine", "energy", "mmd"))
-LEFT_OUT = (RANDOM, "worst", "dsv (reference)", "discordance")
+LEFT_OUT = (RANDOM, "worst", "dsv-reference", "discordance")
 """No method that a user can choose by, or a part of another."""
 
 

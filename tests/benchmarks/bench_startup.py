@@ -23,7 +23,7 @@ import bench_detectors
 PR_SET_CHILD_SUBREAPER = 36
 REPEATS = 3
 TRAIN, TEST = 30, 10
-BUDGET = "{updates: 1, copies: 1}"
+BUDGET = "{image_size: 64}"
 
 
 def processor_seconds(command: list[str]) -> float:

@@ -79,5 +79,6 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     scores = json.loads(dsv_here("score", run, tmp_path / "gravel-0/task/test", "--json").stdout)
     labels = ["/test/good/" not in entry["file"] for entry in scores]
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
-    assert len(result["kept"]) == 1
+    assert len(result["kept"]) == 5
+    assert sum(result["kept"].values()) == pytest.approx(1)
     assert result["auc"]["kept"] == pytest.approx(auc, abs=1e-6)

@@ -133,18 +133,18 @@ def readers(run: Path) -> list[Callable[[], object]]:
     return [lambda: select(run), lambda: build_report(run), lambda: dsv_plugins.load(run, plugins=(Plugins(),))]
 
 
-@pytest.mark.parametrize("format_", [2, 99, None, "three"])
+@pytest.mark.parametrize("format_", [3, 99, None, "three"])
 def test_another_format_is_one_line_everywhere(run, format_):
     study = json.loads((run / "study.json").read_text())
     (run / "study.json").write_text(json.dumps(study | {"format": format_}))
     for read in readers(run):
-        with pytest.raises(StoreError, match=f"has the format {format_!r}, and this version reads 3; .*another --out"):
+        with pytest.raises(StoreError, match=f"has the format {format_!r}, and this version reads 4; .*another --out"):
             read()
     for command in (["report", str(run)], ["score", str(run), str(run)], ["export", str(run)]):
         assert main(command) != 0
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b"[" * 100_000, b'{"format": 3}', None])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b"[" * 100_000, b'{"format": 4}', None])
 def test_a_damaged_study_is_one_line_everywhere_and_loses_nothing(run, content):
     if content is None:
         flip(run / "study.json")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import statistics
 
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ import torch
 from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import rankdata, zmap
 
-from dsv_plugins import Candidate, InputError, StoreError, Study, load, select
+from dsv_plugins import InputError, StoreError, Study, load, select
 from dsv_plugins.data.dataset import open_dataset
-from dsv_plugins.study import run
-from dsv_plugins.study.ensemble import Ensemble, Member
+from dsv_plugins.study import keep
+from dsv_plugins.study.ensemble import Ensemble, Member, shares_by_loss
 
 
 class Scorer:
@@ -31,9 +33,9 @@ def pixels(values):
     return torch.tensor(values)[:, None, None, None]
 
 
-def member(function, good):
+def member(function, good, share=0.5):
     scores = function(torch.tensor(good))
-    return Member(Candidate("cutout", {}), Scorer(function), float(scores.mean()), float(scores.std(correction=0)))
+    return Member("scorer", "", Scorer(function), (float(scores.mean()), float(scores.std(correction=0))), share)
 
 
 def test_scores_are_means_of_standardised_scores_whatever_the_scale_of_a_member():
@@ -41,6 +43,22 @@ def test_scores_are_means_of_standardised_scores_whatever_the_scale_of_a_member(
     assert ensemble.score(pixels([0.0, 2.0, 9.0])).tolist() == [-2.0, 0.0, 7.0]
     against = Ensemble([member(lambda x: x, [1.0, 3.0]), member(lambda x: -x, [1.0, 3.0])])
     assert against.score(pixels([0.0, 2.0, 9.0])).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_members_count_by_their_shares():
+    ensemble = Ensemble([member(lambda x: x, [1.0, 3.0], 0.75), member(lambda x: -x, [1.0, 3.0], 0.25)])
+    assert ensemble.score(pixels([0.0, 2.0, 9.0])).tolist() == [-1.0, 0.0, 3.5]
+
+
+def test_shares_fall_with_the_loss_whatever_its_unit():
+    losses = [3.0, 1.0, 2.0, math.nan, 2.0]
+    shares = shares_by_loss(losses)
+    spread = statistics.pstdev([3.0, 1.0, 2.0, 2.0])
+    weights = [0.0 if math.isnan(loss) else math.exp(-loss / spread) for loss in losses]
+    assert shares == pytest.approx([weight / sum(weights) for weight in weights])
+    assert shares_by_loss([loss * 1e6 - 5 for loss in losses]) == pytest.approx(shares)
+    assert shares_by_loss([7.0, 7.0]) == [0.5, 0.5]
+    assert shares_by_loss([math.inf, math.nan]) == [0.5, 0.5]
 
 
 def test_a_single_image_has_the_score_that_it_has_among_others():
@@ -71,8 +89,8 @@ def test_the_best_candidates_of_a_study_as_one(result, selector):
     ensemble = result.ensemble(2, selector)
     losses = {entry.candidate.id: entry.losses[selector or "dsv"] for entry in result.candidates}
     best = sorted(losses, key=losses.get)[:2]
-    assert [each.candidate.id for each in ensemble.members] == best
     entries = {entry.candidate.id: entry.candidate for entry in result.candidates}
+    assert [each.name for each in ensemble.members] == [str(entries[each]) for each in best]
     scores = [result.evaluation(entries[each]).scores for each in best]
     expected = np.mean(
         [zmap(each.test.numpy(), each.train.numpy()) for each in scores],
@@ -98,7 +116,7 @@ def test_what_cannot_be_had_is_refused(result):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A study that keeps all candidates, and one that keeps its choice."""
+    """One study that keeps its choice, then all candidates alike, then all by their losses; and the three models."""
     folder = tmp_path_factory.mktemp("kept")
     task = make_task(folder / "parts", train=60)
     settings = {
@@ -107,94 +125,128 @@ def kept(tmp_path_factory):
         "executor": "serial",
         "out": folder / "run",
     }
-    first = select(task / "train/good", task / "test", keep="choice", **settings)
-    choice = load(folder / "run").record
-    second = select(task / "train/good", task / "test", keep="ensemble", **settings)
-    return task, first, choice, second
+    results = {}
+    for kind in ("choice", "ensemble", None):
+        result = select(task / "train/good", task / "test", keep=kind, **settings)
+        results[kind] = result, load(folder / "run")
+    return task, results
 
 
-def test_the_model_is_all_candidates_as_one(kept):
-    _, first, choice, second = kept
-    assert (len(first.kept), choice.members) == (1, [])
-    assert [each.id for each in second.kept] == [entry.candidate.id for entry in second.candidates]
-    model, images = load(second.run), open_dataset(second.run / "data")
-    members = [second.evaluation(each).scores for each in second.kept]
+def standardised(result, name):
+    """The scores of each candidate in units of its train images: (candidates, images)."""
+    scores = [result.evaluation(entry.candidate).scores for entry in result.candidates]
+    return np.stack([zmap(getattr(each, name).numpy().astype(float), each.train.numpy()) for each in scores])
+
+
+@pytest.mark.parametrize("kind", ["ensemble", None])
+def test_the_model_is_all_candidates_merged_into_one_detector(kept, kind):
+    result, model = kept[1][kind]
+    losses = np.array([entry.losses["cosine"] for entry in result.candidates])
+    weights = np.ones(3) if kind else np.exp(-losses / losses.std())
+    weights = weights / weights.sum()
+    assert list(result.shares.values()) == pytest.approx(weights)
+    assert model.record.members == []  # it scores as fast as one
+    images = open_dataset(result.run / "data")
     for name in ("test", "holdout"):
-        expected = np.mean([zmap(getattr(each, name).numpy(), each.train.numpy()) for each in members], axis=0)
-        pixels = getattr(images, name)
-        model.detector.prepare(pixels)
-        np.testing.assert_allclose(model.detector.score(pixels).numpy(), expected, rtol=1e-3, atol=1e-3)
+        expected = weights @ standardised(result, name)
+        found = model.predict(getattr(images, name)).scores.numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
         if name == "holdout":
-            np.testing.assert_allclose(model.calibration.held_out, np.sort(expected), rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(model.calibration.held_out, np.sort(expected), rtol=1e-6)
     predicted = model.predict(images.test)
-    assert int(predicted.anomalous.sum()) == second.findings.flagged
-    heatmaps = [second.heatmaps(each).astype(float) for each in second.kept]
-    np.testing.assert_allclose(predicted.heatmaps.numpy(), np.mean(heatmaps, axis=0), rtol=0.02, atol=0.05)
+    assert int(predicted.anomalous.sum()) == result.findings.flagged
+    heatmaps = np.stack([result.heatmaps(each).astype(float) for each in result.kept])
+    np.testing.assert_allclose(predicted.heatmaps.numpy(), np.tensordot(weights, heatmaps, 1), rtol=0.02, atol=0.05)
+    parts = model.record.parts
+    assert sum(parts.values()) == pytest.approx(1)
+    assert {"whole", "raw-3", "standardised-all"} <= parts.keys()
+
+
+def test_the_choice_alone_is_kept_if_asked(kept):
+    result, model = kept[1]["choice"]
+    assert result.shares == {result.choice.candidate.id: 1.0}
+    assert list(model.record.made_of) == [str(result.choice.candidate)]
 
 
 def test_an_image_passes_the_frozen_part_once_for_all_members(kept, monkeypatch):
-    model, images = load(kept[3].run), open_dataset(kept[3].run / "data").test[:4]
+    result, _ = kept[1]["ensemble"]
+    ensemble, images = result.ensemble(3), open_dataset(result.run / "data").test[:4]
     passes = []
-    for member in model.detector.members:
+    for member in ensemble.members:
         frozen = member.detector.frozen_features
         monkeypatch.setattr(member.detector, "frozen_features", lambda pixels, f=frozen: passes.append(1) or f(pixels))
-    model.predict(images)
+    ensemble.prepare(images)
+    ensemble.score(images)
     assert len(passes) == 1
 
 
 def test_the_exported_ensemble_scores_as_the_ensemble(kept):
-    model = load(kept[3].run)
-    pixels = open_dataset(kept[3].run / "data").test.float() / 255
-    module = model.detector.as_module()
+    result, _ = kept[1]["ensemble"]
+    ensemble, pixels = result.ensemble(3), open_dataset(result.run / "data").test.float() / 255
+    module = ensemble.as_module()
     with torch.no_grad():
         scores, heatmaps = module(pixels)
     # What is frozen is there once: the whole is far smaller than three of its members.
     whole, member = (sum(each.numel() for each in part.parameters()) for part in (module, module.members[0]))
     assert whole < 2 * member
-    expected = model.predict(pixels)
-    torch.testing.assert_close(scores.float(), expected.scores, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(heatmaps.float(), expected.heatmaps.float(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(scores.float(), ensemble.score(pixels), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(heatmaps.float(), ensemble.heatmap(pixels).float(), rtol=1e-2, atol=1e-2)
 
 
-def test_the_page_and_the_command_say_that_it_is_an_ensemble(kept):
-    task, _, _, second = kept
-    page = second.report(second.run / "page.html").read_text()
-    assert "The model is the ensemble of 3 candidates" in page
-    assert "By the ensemble, the most anomalous first" in page
-    grid = ["--grid", "patch_size=0.02,0.1,0.3", "--image-size", 64, "--keep", "ensemble", "--executor", "serial"]
-    told = dsv_here("select", task, *grid, "--keep", "ensemble", "--out", second.run).stdout
-    assert "the model is the ensemble of 3 candidates; --keep choice keeps one" in told
-    scored = dsv_here("score", second.run, task / "test")
+def test_the_page_and_the_command_say_what_is_kept_before_what_is_ranked_first(kept):
+    task, results = kept
+    run = results[None][0].run
+    page = results[None][0].report(run / "page.html").read_text()
+    assert "<h1>3 candidates as one</h1>" in page
+    assert "By the model, the most anomalous first" in page
+    assert page.count("<meter") >= 3 + 11  # a bar for each candidate and each part
+    options = ["--grid", "patch_size=0.02,0.1,0.3", "--image-size", 64, "--executor", "serial", "--out", run]
+    told = dsv_here("select", task, *options).stdout.splitlines()
+    (model,) = [line for line in told if line.startswith("the model is all 3 candidates as one, weighted by cosine")]
+    (decides,) = [line for line in told if line.startswith("what decides: ")]
+    (first,) = [line for line in told if line.startswith("cosine ranks first cutpaste(patch_size=")]
+    assert told.index(model) < told.index(decides) < told.index(first)
+    assert model.endswith("; --keep choice keeps one")
+    scored = dsv_here("score", run, task / "test")
     assert (scored.returncode, scored.stdout.count("\n")) == (0, 1 + len(list((task / "test").rglob("*.png"))))
 
 
 def test_what_to_keep_is_checked_at_once():
-    with pytest.raises(InputError, match="keep is 'all'; give one of choice, ensemble"):
+    with pytest.raises(InputError, match="keep is 'all'; give one of choice, weighted, ensemble"):
         Study("train", "test", keep="all")
 
 
-def test_a_damaged_member_is_told(kept, tmp_path):
-    shutil.copytree(kept[3].run, tmp_path / "run")
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """Detectors that cannot be merged, as an ensemble of at most two."""
+    folder = tmp_path_factory.mktemp("members")
+    task = make_task(folder / "parts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keep, "MOST_MEMBERS", 2)
+        return select(
+            task / "train/good",
+            task / "test",
+            grid={"patch_size": [0.02, 0.1, 0.3]},
+            detector=DETECTOR,
+            detector_params=TINY,
+            keep="ensemble",
+            executor="serial",
+            out=folder / "run",
+        )
+
+
+def test_of_very_many_candidates_the_best_are_kept(members):
+    losses = {entry.candidate.id: entry.losses["cosine"] for entry in members.candidates}
+    assert {each.id for each in members.kept} == set(sorted(losses, key=losses.get)[:2])
+    assert len(load(members.run).record.members) == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale", "much"), ("share", None), ("detector", 3)])
+def test_a_damaged_member_is_told(members, tmp_path, name, value):
+    shutil.copytree(members.run, tmp_path / "run")
     record = tmp_path / "run/model/model.json"
     content = json.loads(record.read_text())
-    content["members"][1]["mean"] = "much"
+    content["members"][1][name] = value
     record.write_text(json.dumps(content))
     with pytest.raises(StoreError, match="model.json"):
         load(tmp_path / "run")
-
-
-def test_of_very_many_candidates_the_best_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "MOST_MEMBERS", 2)
-    task = make_task(tmp_path / "parts")
-    found = select(
-        task / "train/good",
-        task / "test",
-        grid={"patch_size": [0.02, 0.1, 0.3]},
-        detector=DETECTOR,
-        detector_params=TINY,
-        keep="ensemble",
-        executor="serial",
-        out=tmp_path / "run",
-    )
-    losses = {entry.candidate.id: entry.losses["cosine"] for entry in found.candidates}
-    assert {each.id for each in found.kept} == set(sorted(losses, key=losses.get)[:2])

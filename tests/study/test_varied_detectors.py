@@ -98,7 +98,7 @@ def test_an_ensemble_takes_detectors_that_differ(ensemble, monkeypatch):
 def test_a_selector_that_depends_on_the_scale_of_embeddings_is_told(ensemble):
     _, notes = ensemble
     assert [note for note in notes if "scale" in note] == [
-        "'mmd' depends on the scale of the embeddings, so that it cannot compare detectors with different settings"
+        "'mmd' depends on the scale of the embeddings, so that it cannot compare these detectors"
     ]
 
 
@@ -107,8 +107,8 @@ def test_a_detector_without_augmentation_is_selected_by_its_settings(task, tmp_p
     grid = {"patch_size": [0.02, 0.3], "detector.score": ["raw", "whole"]}
     result = select(**study(task, tmp_path / "run", grid=grid, **settings))
     assert [dict(entry.candidate.params) for entry in result.candidates] == [
-        {"patch_size": 0.02, "detector.score": "raw"},
-        {"patch_size": 0.02, "detector.score": "whole"},
+        {"detector": "patch-memory", "detector.score": "raw"},
+        {"detector": "patch-memory", "detector.score": "whole"},
     ]
 
 
@@ -124,8 +124,18 @@ def test_a_detector_without_augmentation_is_selected_by_its_settings(task, tmp_p
         ({"detector.image_size": [16, 32]}, "dsv", InputError, "differ in image_size"),
         ({"detector.depth": [3]}, "dsv", PluginSettingsError, "does not take 'depth'; it takes 'preset'"),
         ({"detector.width": ["wide"]}, "dsv", InputError, "detector.width of cutpaste-resnet18 .* 'wide' is no"),
-        ({"detecter.width": [2]}, "dsv", InputError, "'detecter.width'.* settings of the detector as detector.NAME"),
-        ({"detector.width": [2, 4]}, "base", InputError, "'base' cannot compare .* such as cosine"),
+        (
+            {"detecter.width": [2]},
+            "dsv",
+            InputError,
+            "detecter.width is a setting of no detector in this study; give detector.NAME, or",
+        ),
+        (
+            {"detector.width": [2, 4]},
+            "base",
+            InputError,
+            "'base' cannot compare different detectors.*; put one of dsv, .*cosine first",
+        ),
     ],
 )
 def test_what_cannot_be_varied_is_refused_before_any_training(task, tmp_path, grid, selector, error, complaint):

@@ -1,6 +1,8 @@
-"""The built-in selectors: those of the paper, and three more."""
+"""The built-in selectors: those of the paper, and five more."""
 
 from __future__ import annotations
+
+import functools
 
 from dsv_plugins import SelectorPlugin, hookimpl
 from dsv_plugins.builtin.selectors.paper import (
@@ -15,18 +17,26 @@ from dsv_plugins.builtin.selectors.paper import (
     Separability,
 )
 from dsv_plugins.builtin.selectors.past_paper import PUAUC, Cosine, Energy
+from dsv_plugins.builtin.selectors.pseudo import PseudoAUC, RankAggregate
 
 __all__ = ["selector"]
 
 
 @hookimpl
 def selector() -> list[SelectorPlugin]:
-    """DSV, its ablations, the paper's baselines, and three that compare train with test."""
+    """DSV, its ablations, the paper's baselines, three that compare train with test, and two by pseudo-anomalies."""
     return [
         SelectorPlugin(
             "dsv",
             DSV,
             "Discordance and surrogate separability (Yoo et al. 2023)",
+            judges_alone=True,
+            presumes_concentration=True,
+        ),
+        SelectorPlugin(
+            "dsv-reference",
+            functools.partial(DSV, variant="reference"),
+            "DSV as its published code computes it: separability counts twice, up to the same limit",
             judges_alone=True,
             presumes_concentration=True,
         ),
@@ -60,6 +70,19 @@ def selector() -> list[SelectorPlugin]:
         SelectorPlugin("hits", Hits, "Hubs and authorities among candidates and images"),
         SelectorPlugin(
             "pu-auc", PUAUC, "AUROC of test images against held-out normals", judges_alone=True, needs_holdout=True
+        ),
+        SelectorPlugin(
+            "pseudo-auc",
+            PseudoAUC,
+            "AUROC of pseudo-anomalies, the same for all candidates, against held-out normals (Fung et al. 2023)",
+            judges_alone=True,
+            needs_holdout=True,
+        ),
+        SelectorPlugin(
+            "rank-aggregate",
+            RankAggregate,
+            "Mean rank by `pseudo-auc` and by `mc` (Goswami et al. 2023)",
+            needs_holdout=True,
         ),
         SelectorPlugin("energy", Energy, "Energy distance between train and test", judges_alone=True),
         SelectorPlugin("cosine", Cosine, "Shift to test along the augmentation's direction", judges_alone=True),

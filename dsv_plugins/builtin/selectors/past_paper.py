@@ -16,7 +16,7 @@ from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, scor
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PUAUC", "Cosine", "Energy"]
+__all__ = ["PUAUC", "Cosine", "Energy", "auroc"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,21 @@ class Cosine(EmbeddingSelector):
         return -shift_cosine(embeddings.train, embeddings.augmented, embeddings.test, resamples=resamples)
 
 
-def _unlabelled_auroc(scores: Scores) -> Tensor:
+def auroc(negatives: Tensor, positives: Tensor) -> Tensor:
+    """The share of pairs in which the positive has the higher score; equals count half.
+
+    Raises:
+        ScoreError: A score is not finite.
+    """
     import torch
 
-    assert scores.holdout is not None  # seen above
-    if not (scores.holdout.isfinite().all() and scores.test.isfinite().all()):
+    if not (negatives.isfinite().all() and positives.isfinite().all()):
         raise ScoreError("its scores are not all finite")
-    held_out, test = scores.holdout.double().sort().values, scores.test.double()
-    smaller, not_larger = (torch.searchsorted(held_out, test, right=right) for right in (False, True))
-    return -((smaller + not_larger).double() / (2 * len(held_out))).mean()  # equals count half
+    known, scores = negatives.double().sort().values, positives.double()
+    smaller, not_larger = (torch.searchsorted(known, scores, right=right) for right in (False, True))
+    return ((smaller + not_larger).double() / (2 * len(known))).mean()
+
+
+def _unlabelled_auroc(scores: Scores) -> Tensor:
+    assert scores.holdout is not None  # seen above
+    return -auroc(scores.holdout, scores.test)

@@ -62,7 +62,8 @@ class Selected(Result):
         if scores[0].holdout is not None:
             return load(self.run, false_alarms=self.false_alarms, plugins=self.plugins)
         module = fitted_module(dsv_plugins.load(self.run, plugins=self.plugins), self.plugins)
-        train = combined_scores([{"train": each.train.numpy()} for each in scores])["train"]
+        shares = [self.shares[candidate.id] for candidate in self.kept]
+        train = combined_scores([{"train": each.train.numpy()} for each in scores], shares)["train"]
         module.post_processor = LabelFreePostProcessor()
         module.post_processor.fit(torch.from_numpy(train))
         return module

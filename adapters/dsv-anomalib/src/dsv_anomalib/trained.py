@@ -82,7 +82,9 @@ def fitted_module(model: dsv_plugins.Model, plugins: object = ()) -> AnomalibMod
     if isinstance(detector, AnomalibDetector):
         module = detector.build(**detector.entry.weights_off)
         module.model.load_state_dict(detector.module.model.state_dict())
-        detector.install(module, build_registry(plugins).create(AugmentationPlugin, record.augmentation, record.params))
+        if record.augmentation:
+            registry = build_registry(plugins)
+            detector.install(module, registry.create(AugmentationPlugin, record.augmentation, record.params))
     elif record.detector == DETECTOR and isinstance(detector, DetectorEncoder):
         module = CutPaste.from_detector(
             detector, augmentation=record.augmentation, augmentation_params=dict(record.params)

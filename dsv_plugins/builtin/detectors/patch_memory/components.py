@@ -97,28 +97,48 @@ class Head(nn.Module):
     Args:
         weights: One for each component, none negative.
         damped: Whether a component that is far off counts by its logarithm: a learned head does not know such values.
+        offset: What is taken off the sum.
+        usual_part: How much of the distance that is usual at a position is taken off its heat; None for as much as the
+            standardised components count, up to a half, since a defect may lie where large distances are usual.
     """
 
     weights: Tensor
+    offset: Tensor
+    usual_part: Tensor
 
-    def __init__(self, weights: Tensor, *, damped: bool) -> None:
+    def __init__(
+        self, weights: Tensor, *, damped: bool, offset: Tensor | None = None, usual_part: Tensor | None = None
+    ) -> None:
         super().__init__()
-        self.register_buffer("weights", weights)
         self.damped = damped
-        raw, standardised = (float(half.sum()) for half in weights[1:].chunk(2))
-        self._usual_part = standardised / (raw + standardised) / 2 if raw + standardised > 0 else 0.0
+        raw, standardised = (half.sum() for half in weights[1:].chunk(2))
+        counted = (raw + standardised).clamp(min=torch.finfo(weights.dtype).tiny)
+        self.register_buffer("weights", weights)
+        self.register_buffer("offset", torch.zeros(()) if offset is None else offset)
+        self.register_buffer("usual_part", standardised / counted / 2 if usual_part is None else usual_part)
+
+    @classmethod
+    def merged(cls, heads: Sequence[Head], shares: Sequence[float], scales: Sequence[tuple[float, float]]) -> Head:
+        """Return one head of several: the sum of share · (score - mean) / deviation is a weighted sum itself."""
+        means, deviations = torch.tensor(scales, dtype=torch.float64).T
+        counts = torch.tensor(shares, dtype=torch.float64)
+        weights = (counts / deviations) @ torch.stack([head.weights.double() for head in heads])
+        offsets = torch.stack([head.offset.double() for head in heads])
+        offset = ((means + offsets) / deviations) @ counts
+        part = counts @ torch.stack([head.usual_part.double() for head in heads])
+        return cls(weights.float(), damped=heads[0].damped, offset=offset.float(), usual_part=part.float())
 
     def score(self, rows: Tensor) -> Tensor:
         """Return one score for each row of components."""
-        return (rows.asinh() if self.damped else rows) @ self.weights
+        return self.of_embeddings(rows.asinh() if self.damped else rows)
+
+    def of_embeddings(self, rows: Tensor) -> Tensor:
+        """Return one score for each row of components that are damped if they are to be."""
+        return rows @ self.weights - self.offset
 
     def heatmap(self, components: Components, distances: Tensor) -> Tensor:
-        """Return the distance of each patch, less a part of what is usual there, about 0 ± 1 on good images.
-
-        The more the standardised components count, the larger is that part: up to a half, since a defect may lie where
-        large distances are usual.
-        """
+        """Return the distance of each patch, less a part of what is usual there, about 0 ± 1 on good images."""
         mean, deviation = components.typical
-        part = self._usual_part
+        part = self.usual_part
         heat: Tensor = (distances - part * components.memory.usual - (1 - part) * mean) / deviation
         return heat

@@ -48,6 +48,7 @@ class PatchMemoryDetector(DetectorEncoder):
     """
 
     has_frozen_part = True
+    frozen_settings = ("backbone", "weights", "image_size", "layers")
     learns_from_augmentation = False
     keeps_aspect = True
     damped = False
@@ -175,6 +176,11 @@ class PatchMemoryDetector(DetectorEncoder):
             self._kept[images] = components, measured
         return measured
 
+    def parts(self) -> dict[str, float]:
+        """Return how much each component counts: the share of its weight, since all vary alike on good images."""
+        weights = fitted(self._head).weights
+        return dict(zip(fitted(self._components).names, (weights / weights.sum()).tolist(), strict=True))
+
     def as_module(self) -> nn.Module:
         """Return a copy of the whole detector, from images to scores and heatmaps."""
         module = _Detector(self._backbone, fitted(self._components), fitted(self._head))
@@ -208,7 +214,7 @@ class PatchMemoryDetector(DetectorEncoder):
         Raises:
             InputError: A file is missing or broken, or the detector in the folder has other settings.
         """
-        from dsv_plugins.builtin.detectors.patch_memory.components import Components, Head
+        from dsv_plugins.builtin.detectors.patch_memory.components import Components
         from dsv_plugins.builtin.detectors.patch_memory.memory import PatchMemory
 
         progress = read_progress(folder, _plain(self.settings))
@@ -221,10 +227,16 @@ class PatchMemoryDetector(DetectorEncoder):
             state = {name: tensors[name] for name in ("scale", "typical", "left_out", "train_rows")}
             memory = PatchMemory(parts["memory"], self.settings.window)
             components = Components(memory, Gaussian.from_state(parts["whole"]), state, largest)
-        with readable(folder / TENSORS_FILE) as file:
-            weights = load_file(file).get("weights")
         self._shape, self._components, self._memory_file = (height, width), components, folder / MEMORY_FILE
-        self._head = None if weights is None else Head(weights, damped=self.damped)
+        self._head = self._read_head(folder)
+
+    def _read_head(self, folder: Path) -> Head | None:
+        """Return the weights of the components; None if there are none yet."""
+        from dsv_plugins.builtin.detectors.patch_memory.components import Head
+
+        with readable(folder / TENSORS_FILE) as file:
+            tensors = load_file(file)
+            return Head(**tensors, damped=self.damped) if tensors else None
 
 
 class _Detector(nn.Module):

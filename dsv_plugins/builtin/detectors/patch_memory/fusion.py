@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,6 +37,7 @@ class PatchFusionDetector(PatchMemoryDetector):
     """
 
     learns_from_augmentation = True
+    merges = True
     damped = True
     shared_updates = 1
 
@@ -75,9 +79,7 @@ class PatchFusionDetector(PatchMemoryDetector):
             if progress is not None:
                 progress(sum(map(len, copies)), len(images), 0.0)
         self._copies = torch.cat(copies)
-        normal, pseudo = (
-            rows.double().numpy() for rows in (fitted(self._components).train_rows.asinh(), self._copies)
-        )
+        normal, pseudo = (rows.double().numpy() for rows in (fitted(self._components).train_rows.asinh(), self._copies))
         weights, bias = fit_weights(normal, pseudo)
         self._accuracy = float(np.mean(normal @ weights + bias <= 0) + np.mean(pseudo @ weights + bias > 0)) / 2
         if not weights.any():  # the augmentation changes nothing that can be seen
@@ -86,7 +88,15 @@ class PatchFusionDetector(PatchMemoryDetector):
 
     def learned_copies(self) -> tuple[Tensor, Tensor] | None:
         """Return the embeddings and scores of the copies: an embedding does not depend on what is learned."""
-        return None if self._copies is None else (self._copies, self._copies @ fitted(self._head).weights)
+        return None if self._copies is None else (self._copies, fitted(self._head).of_embeddings(self._copies))
+
+    def merge(self, folders: Sequence[Path], shares: Sequence[float], scales: Sequence[tuple[float, float]]) -> None:
+        """Become one detector: all have the same memory, and their heads are weighted sums of its components."""
+        from dsv_plugins.builtin.detectors.patch_memory.components import Head
+
+        self.load(folders[0])
+        heads = [fitted(self._read_head(folder)) for folder in folders]
+        self._head = Head.merged(heads, shares, scales)
 
 
 def fit_weights(normal: Array, pseudo: Array) -> tuple[Array, float]:
