@@ -10,6 +10,7 @@ from anomalib.deploy import ExportType
 from anomalib.engine import Engine
 from conftest import QUIET, SIDE, folder, images, make_task
 from PIL import Image
+from scipy.stats import zmap
 from torchvision.transforms.v2.functional import pil_to_tensor, resize, to_pil_image
 
 import dsv_anomalib
@@ -80,9 +81,15 @@ def test_images_that_the_engine_resizes_score_as_files_do(selected):
 
 
 def test_the_threshold_of_places_comes_from_images_without_an_alarm(selected):
-    (kept,) = selected.kept
-    scores = selected.evaluation(kept).scores
-    test, held_out, heatmaps = scores.test.numpy(), np.sort(scores.holdout.numpy()), selected.heatmaps(kept)
+    shares = [selected.shares[candidate.id] for candidate in selected.kept]
+    members = [selected.evaluation(candidate).scores for candidate in selected.kept]
+    assert len(members) == 2
+    test, held_out = (
+        shares @ np.stack([zmap(getattr(each, name).numpy().astype(float), each.train.numpy()) for each in members])
+        for name in ("test", "holdout")
+    )
+    held_out = np.sort(held_out)
+    heatmaps = np.tensordot(shares, [selected.heatmaps(each).astype(np.float32) for each in selected.kept], 1)
     rate = max(0.05, 1 / (len(held_out) + 1))
     allowed = int(rate * (len(held_out) + 1) + 1e-9)
     quiet = test <= held_out[len(held_out) - allowed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from textures import images
 
 from dsv_plugins import AugmentationPlugin, DetectorEncoderPlugin, InputError, build_registry, load, select
+from dsv_plugins.builtin.detectors.patch_memory import detector as detector_module
 from dsv_plugins.builtin.detectors.patch_memory.backbone import PATCHES, POOLED, SOURCE, Backbone
 from dsv_plugins.builtin.detectors.patch_memory.components import Components
 from dsv_plugins.builtin.detectors.patch_memory.fusion import PENALTY, fit_weights
@@ -332,6 +334,23 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str):
 def test_a_window_larger_than_the_image_is_one_line():
     with pytest.raises(InputError, match="window is 8, and these images have 8 patches on a side; give a smaller"):
         detector(window=8).fit(images(4), augmentation())
+    with pytest.raises(InputError, match="window is 8"):  # in a study, before the network sees an image
+        detector(window=8).frozen_features(images(4))
+
+
+def test_a_memory_that_cannot_be_held_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch):
+    needed = 4 * 8 * 8 * 152 * (2 + 4)  # images, patches, features, and two copies of each number
+    monkeypatch.setattr(detector_module, "available_memory", lambda: needed)
+    detector().fit(images(4), augmentation())
+    monkeypatch.setattr(detector_module, "available_memory", lambda: needed - 1)
+    with pytest.raises(InputError, match=r"a memory of 4 images needs 0\.0 GB, .*; give a smaller memory_images"):
+        detector().fit(images(4), augmentation())
+    detector(memory_images=3).fit(images(4), augmentation())
+
+
+def test_the_available_memory_is_that_of_the_machine():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < detector_module.available_memory() <= total
 
 
 # ---------------------------------------------------------------------------

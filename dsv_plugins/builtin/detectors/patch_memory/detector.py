@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # timm comes with these
 __all__ = ["PatchMemoryDetector"]
 
 MEMORY_FILE = "memory.safetensors"
+HALF_BYTES, SINGLE_BYTES = 2, 4
 
 
 class PatchMemoryDetector(DetectorEncoder):
@@ -76,7 +78,14 @@ class PatchMemoryDetector(DetectorEncoder):
     def frozen_features(self, images: Tensor) -> PatchFeatures:
         """Return the features of images, of any size, as uint8 or in [0, 1]."""
         check_images(images)
-        return self._backbone.features(images, self._shape or self._shape_of(images))
+        shape = self._shape or self._shape_of(images)
+        least = min(shape) // self._backbone.stride
+        if self.settings.window >= least:
+            raise InputError(
+                f"window is {self.settings.window}, and these images have {least} patches on a side; give a smaller "
+                "window, or a larger image_size"
+            )
+        return self._backbone.features(images, shape)
 
     def reuse_features(self, images: Tensor, features: PatchFeatures) -> None:
         """Take the features of exactly these images from there, from now on."""
@@ -131,20 +140,18 @@ class PatchMemoryDetector(DetectorEncoder):
             progress(1, 1, 0.0)
 
     def _fit_components(self, images: Tensor, *, seed: int, largest: Sequence[int]) -> Components:
-        from dsv_plugins.builtin.detectors.patch_memory.backbone import PATCHES
         from dsv_plugins.builtin.detectors.patch_memory.components import Components
 
         check_images(images)
         self._shape, self._memory_file = self._shape_of(images), None
-        features, window = self._features(images), self.settings.window
-        least = min(features[PATCHES].shape[1:3])
-        if window >= least:
-            raise InputError(
-                f"window is {window}, and these images have {least} patches on a side; give a smaller window, or a "
-                "larger image_size"
-            )
+        features = self._features(images)
+        _check_memory(features, self.settings.memory_images)
         components = Components.fit(
-            features, window=window, images=self.settings.memory_images, largest=largest, seed=seed
+            features,
+            window=self.settings.window,
+            images=self.settings.memory_images,
+            largest=largest,
+            seed=seed,
         )
         self._components = components
         return components
@@ -252,6 +259,33 @@ class _Detector(nn.Module):
         features = {name: values.float() for name, values in self.backbone(images).items()}
         rows, distances = self.components(features)
         return self.head.score(rows), self.head.heatmap(self.components, distances)
+
+
+def _check_memory(features: PatchFeatures, most: int) -> None:
+    """Refuse a memory that cannot be held, before the system kills the process.
+
+    Raises:
+        InputError: It needs more than is available.
+    """
+    from dsv_plugins.builtin.detectors.patch_memory.backbone import PATCHES
+
+    images, *patches = features[PATCHES].shape
+    needed = min(images, most) * math.prod(patches) * (HALF_BYTES + SINGLE_BYTES)  # the bank, and a copy to multiply by
+    available = available_memory()
+    if available is not None and needed > available:
+        raise InputError(
+            f"a memory of {min(images, most)} images needs {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are "
+            "available; give a smaller memory_images or image_size"
+        )
+
+
+def available_memory() -> int | None:
+    """Return the bytes that a process could take now; None where that is not known."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, LookupError, ValueError):  # not Linux
+        return None
 
 
 def _plain(settings: PatchSettings) -> dict[str, object]:
