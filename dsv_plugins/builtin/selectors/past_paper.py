@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dsv_plugins import Embeddings, Evaluation, ScoreError, Scores
 from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, score_losses
@@ -16,7 +16,7 @@ from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, scor
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PUAUC", "Cosine", "Energy", "auroc"]
+__all__ = ["PUAUC", "Cosine", "Energy"]
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,21 @@ class PUAUC:
     orders the candidates as the AUC does, for any γ.
     """
 
+    positives: ClassVar[str] = "test"
+
     def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
         """That AUROC of each candidate, negated.
 
         Raises:
             ScoreError: There are no held-out images.
         """
-        if any(evaluation.scores.holdout is None for evaluation in evaluations):
-            raise ScoreError("pu-auc compares test images with good ones kept out of training; leave --holdout 0 out")
-        return score_losses(evaluations, _unlabelled_auroc)
+        if any(getattr(each.scores, name) is None for each in evaluations for name in ("holdout", self.positives)):
+            raise ScoreError("it compares with good images kept out of training; leave --holdout 0 out")
+        return score_losses(evaluations, self._loss)
+
+    def _loss(self, scores: Scores) -> Tensor:
+        assert scores.holdout is not None  # seen above
+        return -_auroc(scores.holdout, getattr(scores, self.positives))
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,8 @@ class Cosine(EmbeddingSelector):
         return -shift_cosine(embeddings.train, embeddings.augmented, embeddings.test, resamples=resamples)
 
 
-def auroc(negatives: Tensor, positives: Tensor) -> Tensor:
-    """The share of pairs in which the positive has the higher score; equals count half.
-
-    Raises:
-        ScoreError: A score is not finite.
-    """
+def _auroc(negatives: Tensor, positives: Tensor) -> Tensor:
+    """The share of pairs in which the positive has the higher score; equals count half."""
     import torch
 
     if not (negatives.isfinite().all() and positives.isfinite().all()):
@@ -73,8 +75,3 @@ def auroc(negatives: Tensor, positives: Tensor) -> Tensor:
     known, scores = negatives.double().sort().values, positives.double()
     smaller, not_larger = (torch.searchsorted(known, scores, right=right) for right in (False, True))
     return ((smaller + not_larger).double() / (2 * len(known))).mean()
-
-
-def _unlabelled_auroc(scores: Scores) -> Tensor:
-    assert scores.holdout is not None  # seen above
-    return -auroc(scores.holdout, scores.test)

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from dsv_plugins import Evaluation, ScoreError, Scores
-from dsv_plugins.builtin.selectors.each_candidate import score_losses
+from dsv_plugins import Evaluation
 from dsv_plugins.builtin.selectors.paper import ModelCentrality
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from dsv_plugins.builtin.selectors.past_paper import PUAUC
 
 __all__ = ["PseudoAUC", "RankAggregate"]
 
 
 @dataclass(frozen=True)
-class PseudoAUC:
+class PseudoAUC(PUAUC):
     """The AUROC of held-out good images against pseudo-anomalies of them (Fung et al. 2023)."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """That AUROC of each candidate, negated.
-
-        Raises:
-            ScoreError: There are no held-out images.
-        """
-        if any(evaluation.scores.pseudo is None for evaluation in evaluations):
-            raise ScoreError("it judges by pseudo-anomalies of good images kept out of training; leave --holdout 0 out")
-        return score_losses(evaluations, _pseudo_auroc)
+    positives: ClassVar[str] = "pseudo"
 
 
 @dataclass(frozen=True)
@@ -44,11 +33,3 @@ class RankAggregate:
         finite = np.isfinite(losses)
         ranks = rankdata(np.where(finite, losses, np.inf), axis=1).mean(axis=0)
         return [float(mean) for mean in np.where(finite.all(axis=0), ranks, np.nan)]
-
-
-def _pseudo_auroc(scores: Scores) -> Tensor:
-    from dsv_plugins.builtin.selectors.past_paper import auroc
-
-    assert scores.holdout is not None  # seen above
-    assert scores.pseudo is not None
-    return -auroc(scores.holdout, scores.pseudo)
