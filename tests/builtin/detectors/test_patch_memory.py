@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 from pathlib import Path
@@ -338,6 +339,20 @@ def test_a_window_larger_than_the_image_is_one_line():
         detector(window=8).frozen_features(images(4))
 
 
+def test_the_images_that_differ_most_are_remembered():
+    """Every image that is left out is nearer to one that is remembered than these are to each other."""
+    generator = torch.Generator().manual_seed(0)
+    pooled = torch.rand(30, 4, generator=generator)
+    pooled[:10] = pooled[0]  # a burst of one part
+    train = {PATCHES: torch.rand(30, 3, 3, 5, generator=generator).half(), POOLED: pooled}
+    memory, _ = PatchMemory.fit(train, window=0, images=12, seed=3)
+    kept = memory.pooled.tolist()
+    left_out = [row for row in pooled.tolist() if row not in kept]
+    farthest = max(min(math.dist(row, other) for other in kept) for row in left_out)
+    assert len({tuple(row) for row in kept}) == 12  # of the burst at most one
+    assert farthest <= min(math.dist(*pair) for pair in itertools.combinations(kept, 2))
+
+
 def test_a_memory_that_cannot_be_held_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch):
     needed = 4 * 8 * 8 * 152 * (2 + 4)  # images, patches, features, and two copies of each number
     monkeypatch.setattr(detector_module, "available_memory", lambda: needed)
@@ -360,7 +375,7 @@ def test_the_available_memory_is_that_of_the_machine():
 
 @pytest.mark.parametrize("name", BOTH)
 def test_the_seed_decides(name: str):
-    first, again, other = (detector(name, memory_images=8) for _ in range(3))
+    first, again, other = (detector(name, memory_images=2) for _ in range(3))
     for made, seed in ((first, 1), (again, 1), (other, 2)):
         made.fit(images(12), augmentation(), seed=seed)
     new = images(4, first=90)

@@ -72,14 +72,14 @@ class PatchMemory(nn.Module):
         Args:
             train: Their features.
             window: How many steps away a patch may be compared.
-            images: How many images to remember at most, drawn at random.
+            images: How many images to remember at most: those that differ most, as a whole.
             seed: Fixes what is drawn.
         """
         generator = torch.Generator().manual_seed(seed)
         patches = train[PATCHES]
-        count, height, width, _ = patches.shape
+        height, width = patches.shape[1:3]
         centre, whitening = _whitening(patches, generator)
-        chosen = torch.randperm(count, generator=generator)[:images].sort().values
+        chosen = _varied(train[POOLED].double(), images, generator).sort().values
         bank = torch.stack(
             [((patches[one].float() - centre) @ whitening).half().flatten(0, 1) for one in chosen], dim=1
         )
@@ -141,6 +141,19 @@ class PatchMemory(nn.Module):
     def standardised(self, distances: Tensor) -> Tensor:
         """Return distances in units of what is usual at their position: about 0 ± 1 on good images."""
         return (distances - self.usual) / self.spread
+
+
+def _varied(pooled: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return which images to remember: one at random, then always the one that is farthest from all before it."""
+    if len(pooled) <= count:
+        return torch.arange(len(pooled))
+    chosen = [int(torch.randint(len(pooled), (), generator=generator))]
+    nearest = torch.full((len(pooled),), torch.inf, dtype=pooled.dtype)
+    while len(chosen) < count:
+        nearest = torch.minimum(nearest, (pooled - pooled[chosen[-1]]).norm(dim=1))
+        nearest[chosen[-1]] = -1  # equal images are at distance 0, and none may be chosen twice
+        chosen.append(int(nearest.argmax()))
+    return torch.tensor(chosen)
 
 
 def _prepared(bank: Tensor) -> tuple[Tensor, Tensor]:

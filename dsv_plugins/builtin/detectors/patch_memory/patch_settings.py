@@ -29,7 +29,7 @@ class PatchSettings:
         layers: The feature maps of the backbone that are used, as indices into timm's list of them; by default those
             of strides 8 and 16, or of a transformer those at a half and at three quarters of its depth.
         window: How many steps away a patch may be compared with those of good images, up, down, left or right.
-        memory_images: The train images in the memory at most; if there are more, some are drawn at random.
+        memory_images: The train images in the memory at most; if there are more, those that differ most.
         score: What `patch-memory` scores by: "raw" distances of patches, "standardised" ones, "both", or "whole".
         largest: How many of the largest patch distances count for the score of `patch-memory`.
     """
