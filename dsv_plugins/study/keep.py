@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,22 +112,23 @@ def keep_model(
             for folder, share in zip(member.folders, member.kept.shares, strict=True)
         ),
         made_of={str(each.candidate): share for each, share in zip(kept.evaluations, kept.shares, strict=True)},
-        parts=members[0].parts(plan) if len(members) == 1 else {},
-        members=[member.record(plan) for member in members] if len(members) > 1 else (),
+        parts=members[0].parts() if len(members) == 1 else {},
+        members=[member.record() for member in members] if len(members) > 1 else (),
         warnings=list(warnings),
         provider=plan.registry.identity(DetectorEncoderPlugin, chosen.detector),
         plugins=names_of(plan.settings.plugins),
     )
-    writers: list[Callable[[Path], None]] = [functools.partial(member.write, plan) for member in members]
     own_heatmaps = heatmaps if len(kept.evaluations) > 1 else None
+    writers = [member.write for member in members]
     save_model(folder, record, writers, held_out=scores.get("holdout"), heatmaps=own_heatmaps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Member:
     """Candidates that are one detector of the model: one, or several that are merged.
 
     Attributes:
+        plan: The study.
         kept: The candidates; their shares add up to 1.
         folders: The folder of each.
         share: How much the detector counts.
@@ -135,6 +136,7 @@ class _Member:
         heat: Their mean and deviation, if those of others have other units.
     """
 
+    plan: Plan
     kept: Kept
     folders: Sequence[EvaluationFolder]
     share: float
@@ -146,7 +148,7 @@ class _Member:
         """One that has the detector and the settings of all."""
         return self.kept.evaluations[0].candidate
 
-    def record(self, plan: Plan) -> MemberRecord:
+    def record(self) -> MemberRecord:
         """What is known of it in an ensemble."""
         candidate, scores = self.candidate, self.kept.evaluations[0].scores
         return MemberRecord(
@@ -155,26 +157,28 @@ class _Member:
             share=self.share,
             scale=scale_of(scores) if len(self.folders) == 1 else (0.0, 1.0),  # merged scores are standardised
             heat=self.heat,
-            provider=plan.registry.identity(DetectorEncoderPlugin, candidate.detector),
+            provider=self.plan.registry.identity(DetectorEncoderPlugin, candidate.detector),
         )
 
-    def write(self, plan: Plan, target: Path) -> None:
+    def write(self, target: Path) -> None:
         """Write its files."""
         if len(self.folders) == 1:
             shutil.copytree(self.folders[0].detector, target, dirs_exist_ok=True)
         else:
-            self._made(plan).save(target)
+            self._made.save(target)
 
-    def parts(self, plan: Plan) -> Mapping[str, float]:
+    def parts(self) -> Mapping[str, float]:
         """What its score is made of."""
-        says = type(plan.detectors[self.candidate.detector]).parts is not DetectorEncoder.parts
-        return dict(self._made(plan).parts()) if says else {}
+        says = type(self.plan.detectors[self.candidate.detector]).parts is not DetectorEncoder.parts
+        return dict(self._made.parts()) if says else {}
 
-    def _made(self, plan: Plan) -> DetectorEncoder:
-        """The trained detector."""
-        name, paths = self.candidate.detector, [folder.detector for folder in self.folders]
-        detector = plan.registry.create(DetectorEncoderPlugin, name, self.candidate.detector_params)
-        with blamed(plan.registry.label(DetectorEncoderPlugin, name)):
+    @functools.cached_property
+    def _made(self) -> DetectorEncoder:
+        """The trained detector; its memory is read once, whatever is asked of it."""
+        registry, name = self.plan.registry, self.candidate.detector
+        paths = [folder.detector for folder in self.folders]
+        detector = registry.create(DetectorEncoderPlugin, name, self.candidate.detector_params)
+        with blamed(registry.label(DetectorEncoderPlugin, name)):
             if len(paths) == 1:
                 detector.load(paths[0])
             else:
@@ -198,7 +202,7 @@ def _members(plan: Plan, folder: RunFolder, kept: Kept, schedule: Schedule) -> l
         heat = (0.0, 1.0)
         if heatmaps is not None and not has_one_kind:
             heat = float(heatmaps.mean(dtype=np.float64)), float(heatmaps.std(dtype=np.float64)) or 1.0
-        members.append(_Member(part, folders, share, heatmaps, heat))
+        members.append(_Member(plan, part, folders, share, heatmaps, heat))
     return members
 
 
