@@ -70,7 +70,8 @@ def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verd
     shares = [1 / len(places)] * len(places)
     if keep != ENSEMBLE:
         shares = shares_by_loss([verdict.losses[place] for place in places])
-    return Kept([evaluations[place] for place in places], shares)
+    counted = [(evaluations[place], share) for place, share in zip(places, shares, strict=True) if share > 0]
+    return Kept([evaluation for evaluation, _ in counted], [share for _, share in counted])
 
 
 def keep_model(

@@ -13,7 +13,7 @@ import torch
 from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import rankdata, zmap
 
-from dsv_plugins import InputError, StoreError, Study, load, select
+from dsv_plugins import InputError, SelectorPlugin, StoreError, Study, load, select
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.study import keep
 from dsv_plugins.study.ensemble import Ensemble, Member, shares_by_loss
@@ -250,3 +250,27 @@ def test_a_damaged_member_is_told(members, tmp_path, name, value):
     record.write_text(json.dumps(content))
     with pytest.raises(StoreError, match="model.json"):
         load(tmp_path / "run")
+
+
+class Picky:
+    """Has no loss for the first candidate."""
+
+    def losses(self, evaluations):
+        return [math.nan, *range(len(evaluations) - 1)]
+
+
+def test_a_candidate_without_a_loss_is_no_member(tmp_path):
+    task = make_task(tmp_path / "parts")
+    found = select(
+        task / "train/good",
+        task / "test",
+        grid={"patch_size": [0.02, 0.1, 0.3]},
+        detector=DETECTOR,
+        detector_params=TINY,
+        selector=SelectorPlugin("picky", Picky),
+        keep="weighted",
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert list(found.shares) == [entry.candidate.id for entry in found.candidates[1:]]
+    assert len(load(found.run).record.members) == 2
