@@ -350,7 +350,7 @@ def test_a_wrong_name_is_refused_before_anything_is_imported_or_started(wrong):
     assert next(iter(wrong.values())) in completed.stdout
 
 
-def test_a_study_starts_its_workers_before_it_imports_torch():
+def test_a_study_starts_its_workers_before_it_imports_torch(tmp_path):
     script = """
 import sys, contextlib
 from pathlib import Path
@@ -374,7 +374,7 @@ class Plugins:
 
 Study(Path("no-images"), Path("no-images-either"), executor="early", plugins=(Plugins(),)).run()
 """
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert completed.stdout == "False\nTrue True\n", completed.stderr
     assert completed.stderr.splitlines()[-1].startswith("dsv_plugins.errors.InputError: no-images"), completed.stderr
 
