@@ -66,7 +66,7 @@ test-slow: $(ADAPTERS_READY)
 	for adapter in $(ADAPTERS); do OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow $$adapter/tests || [ $$? = 5 ] || exit 1; done
 
 test-storm: $(READY)
-	OMP_NUM_THREADS=1 STORM_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 -m storm --timeout 3000 tests/storm tests/store
+	OMP_NUM_THREADS=1 STORM_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 -m storm --timeout 3000 tests/storm tests/run
 
 bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-pu-auc: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py

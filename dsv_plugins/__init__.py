@@ -22,9 +22,9 @@ from dsv_plugins.errors import (
     UnknownPluginError,
     WorkerError,
 )
-from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import (
+from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder, Executor, Outcome, Progress, Selector
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
@@ -32,18 +32,18 @@ from dsv_plugins.hooks.records import (
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.hooks.registry import Registry, build_registry
-from dsv_plugins.hooks.search import Rungs, Search, SearchProblem, rank
-from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
-from dsv_plugins.hooks.specs import hookimpl
+from dsv_plugins.plugins.registry import Registry, build_registry
+from dsv_plugins.plugins.search import Rungs, Search, SearchProblem, rank
+from dsv_plugins.plugins.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.plugins.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
-    from dsv_plugins.detectors.lightning_detector import LightningDetector
     from dsv_plugins.study.display import Display
     from dsv_plugins.study.model import Model, Prediction, load
     from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
+    from dsv_plugins.toolkit.lightning_detector import LightningDetector
     from dsv_plugins.transforms import from_transform
 
 __all__ = [
@@ -101,7 +101,7 @@ __all__ = [
 
 _LATE = {
     "Display": "dsv_plugins.study.display",
-    "LightningDetector": "dsv_plugins.detectors.lightning_detector",
+    "LightningDetector": "dsv_plugins.toolkit.lightning_detector",
     "Model": "dsv_plugins.study.model",
     "Prediction": "dsv_plugins.study.model",
     "Result": "dsv_plugins.study.result",

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dsv_plugins.errors import InputError, PluginError, describe_error
-from dsv_plugins.hooks.interfaces import Augmentation
+from dsv_plugins.plugins.interfaces import Augmentation
 
 __all__ = ["as_float", "best_device", "from_transform", "global_randomness", "resized"]
 

@@ -31,8 +31,8 @@ from dsv_plugins import (
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.hooks import interfaces
-from dsv_plugins.hooks.records import Plugin
+from dsv_plugins.plugins import interfaces
+from dsv_plugins.plugins.records import Plugin
 
 
 def example(interface: type) -> ModuleType:

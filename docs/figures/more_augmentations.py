@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from tiles import SIDE, tile
 
-from dsv_plugins.hooks.spaces import grid
+from dsv_plugins.plugins.spaces import grid
 
 DOCS = Path(__file__).parents[1]
 TARGET = DOCS / "assets" / "more-augmentations.png"

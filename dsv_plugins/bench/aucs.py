@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.errors import InputError
-from dsv_plugins.store.artifacts import read_image_index, write_aucs
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.artifacts import read_image_index, write_aucs
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.ensemble import scores_of
 from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation

@@ -12,8 +12,8 @@ from dsv_plugins.bench.aucs import auc_of, ensemble_auc
 from dsv_plugins.bench.methods import AVERAGE, DEFAULT, MAIN, RANDOM, Method, losses_of
 from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import TrainingError
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.search import choose, rank
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.plugins.search import choose, rank
 from dsv_plugins.study.ensemble import shares_by_loss
 from dsv_plugins.study.serialise import finite_or_none
 from dsv_plugins.types import Evaluation

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from dsv_plugins.errors import InputError
-from dsv_plugins.store.folder import finished_folder
+from dsv_plugins.run.folder import finished_folder
 
 __all__ = ["DEFECTS", "TEXTURES", "write_demo_task"]
 

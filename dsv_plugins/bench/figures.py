@@ -13,7 +13,7 @@ from dsv_plugins.bench.analysis import MEAN
 from dsv_plugins.bench.cells import POOLED, Cell, MeasuredCandidate
 from dsv_plugins.bench.methods import MAIN
 from dsv_plugins.bench.table import Table
-from dsv_plugins.hooks.search import choose
+from dsv_plugins.plugins.search import choose
 
 __all__ = ["figures_page"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dsv_plugins.errors import PluginError
-from dsv_plugins.hooks.records import SelectorPlugin
-from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.plugins.records import SelectorPlugin
+from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.study.judging import judge
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import Evaluation

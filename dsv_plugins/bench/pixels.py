@@ -22,9 +22,9 @@ from dsv_plugins.bench.cells import MODEL, Cell
 from dsv_plugins.bench.frames import cell_frame, strict_means
 from dsv_plugins.bench.table import Table
 from dsv_plugins.errors import InputError, reason_of
-from dsv_plugins.store.artifacts import open_images, read_image_index
-from dsv_plugins.store.chosen_model import load_model_heatmaps
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.artifacts import open_images, read_image_index
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.model_folder import load_model_heatmaps
 from dsv_plugins.study.result import Result
 
 __all__ = ["AUPRO", "AUROC", "PIMO", "Masks", "measure_pixels", "pixel_measures", "pixels_tables", "read_masks"]

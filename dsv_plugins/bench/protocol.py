@@ -19,9 +19,9 @@ from dsv_plugins.bench.tasks import Task
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
-from dsv_plugins.hooks.registry import Registry, build_registry
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.journal import Journal
+from dsv_plugins.plugins.registry import Registry, build_registry
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.journal import Journal
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study

@@ -7,7 +7,7 @@ from numbers import Real
 
 from dsv_plugins.bench.methods import MAIN
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.study import Study
 from dsv_plugins.types import DETECTOR_PREFIX

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from dsv_plugins.store.artifacts import has_image_index
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.artifacts import has_image_index
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study
 
 __all__ = ["reuse_work"]

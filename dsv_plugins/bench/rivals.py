@@ -16,7 +16,7 @@ from dsv_plugins.bench.pixels import AUPRO
 from dsv_plugins.bench.statistics import DECIMALS, signed_rank_p
 from dsv_plugins.bench.table import Table
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.study import Study
 

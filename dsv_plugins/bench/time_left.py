@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.folder import RunFolder
 
 __all__ = ["TimeLeft"]
 

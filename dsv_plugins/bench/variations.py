@@ -22,10 +22,10 @@ from dsv_plugins.bench.methods import AVERAGE, SIDELINES, Method, losses_of
 from dsv_plugins.bench.table import Table
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.search import choose
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.plugins.search import choose
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.seeding import derived_seed
-from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.bootstrap import on_rows
 from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation

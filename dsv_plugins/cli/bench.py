@@ -67,7 +67,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.tasks import find_tasks
     from dsv_plugins.bench.terminal import fitted
     from dsv_plugins.bench.variations import Variations
-    from dsv_plugins.store.remote_copy import is_address
+    from dsv_plugins.run.remote_copy import is_address
 
     if is_address(arguments.out):
         raise InputError(f"--out is {arguments.out}; a benchmark needs a folder on this machine")

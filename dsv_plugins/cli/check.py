@@ -12,8 +12,8 @@ from rich.table import Table
 from dsv_plugins.cli.options import add_plugins, kind_of
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.records import RECORDS, Plugin
-from dsv_plugins.hooks.registry import Registry, build_registry
+from dsv_plugins.plugins.records import RECORDS, Plugin
+from dsv_plugins.plugins.registry import Registry, build_registry
 
 __all__ = ["add_arguments", "run"]
 

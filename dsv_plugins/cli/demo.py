@@ -35,8 +35,8 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.bench.demo_task import write_demo_task
     from dsv_plugins.bench.methods import usable_selectors
     from dsv_plugins.data.images import split_folder
-    from dsv_plugins.hooks.registry import build_registry
-    from dsv_plugins.store.trust import verify
+    from dsv_plugins.plugins.registry import build_registry
+    from dsv_plugins.run.checksums import verify
     from dsv_plugins.study.study import Study
 
     folder = Path(arguments.out).absolute() / f"{arguments.texture}-{arguments.seed}"

@@ -12,9 +12,9 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.config import ConfigFile, WrongValueError
-from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import Registry, build_registry
-from dsv_plugins.hooks.spaces import Range, Space, Values
+from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import Registry, build_registry
+from dsv_plugins.plugins.spaces import Range, Space, Values
 from dsv_plugins.study.settings import StudySettings
 
 __all__ = ["add_study_flags", "study_settings"]

@@ -12,9 +12,9 @@ from dsv_plugins.cli.options import kind_of
 from dsv_plugins.cli.scaffold.example import Example
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.records import NAME_RULE, RECORDS, Plugin, is_name
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.hooks.versions import API
+from dsv_plugins.plugins.records import NAME_RULE, RECORDS, Plugin, is_name
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.plugins.versions import API
 
 __all__ = ["add_arguments", "run"]
 

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.config import WrongValueError
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.records import RECORDS
+from dsv_plugins.plugins.records import RECORDS
 
 __all__ = ["add_false_alarms", "add_plugins", "check_rates", "check_target", "kind_of"]
 
@@ -39,7 +39,7 @@ def kind_of(value: str) -> str:
 
 def check_rates(arguments: Namespace, *names: str) -> None:
     """Refuse rates that are not between 0 and 1; those that were not given are fine."""
-    from dsv_plugins.decisions import check_rate
+    from dsv_plugins.calibration import check_rate
 
     for name in names:
         if arguments[name] is not None:

@@ -23,7 +23,7 @@ PROBE_UPDATES = 30
 
 def show_plan(study: Study, *, as_json: bool) -> None:
     """Print the plan of a study, with an estimate from a training of a few updates; nothing is kept."""
-    from dsv_plugins.hooks.registry import build_registry
+    from dsv_plugins.plugins.registry import build_registry
     from dsv_plugins.study.check import check_detectors, make_executor
     from dsv_plugins.study.plan import plan_study
 

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from dsv_plugins.cli.options import add_plugins
 from dsv_plugins.cli.terminal import Terminal, literal
-from dsv_plugins.hooks.records import RECORDS
-from dsv_plugins.hooks.registry import Registered, Registry, build_registry
-from dsv_plugins.hooks.settings import Setting, settings_of
-from dsv_plugins.hooks.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.plugins.records import RECORDS
+from dsv_plugins.plugins.registry import Registered, Registry, build_registry
+from dsv_plugins.plugins.settings import Setting, settings_of
+from dsv_plugins.plugins.spaces import Range, Space, Values, space_to_json
 
 __all__ = ["add_arguments", "describe_space", "run"]
 

@@ -19,7 +19,7 @@ from rich.progress import track
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, TrainingError
-from dsv_plugins.hooks.blame import blamed
+from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.study.serialise import finite
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
         return 1
     text = _rendered(_judged(rows, model, arguments.false_discoveries), as_json=arguments.json)
     if arguments.out:
-        from dsv_plugins.store.folder import write_text
+        from dsv_plugins.run.folder import write_text
 
         write_text(Path(arguments.out), text)  # in one step: an older file stays whole until then
     else:
@@ -137,7 +137,7 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
 
 def _tell(model: Model, arguments: Namespace) -> None:
     """Say what stands behind the verdicts, if it is not what a user would expect."""
-    from dsv_plugins.decisions import DEFAULT_FALSE_ALARMS
+    from dsv_plugins.calibration import DEFAULT_FALSE_ALARMS
     from dsv_plugins.study.model import NO_CALIBRATION
 
     notes = [f"{model.changed}; its scores may differ"] if model.changed else []
@@ -210,7 +210,7 @@ def _judged(
     rows: Sequence[tuple[Path, float]], model: Model, false_discoveries: float | None
 ) -> list[tuple[str, float, float | None, str | None]]:
     """A row of each column for each image."""
-    from dsv_plugins.decisions import discoveries
+    from dsv_plugins.calibration import discoveries
 
     scores = [score for _, score in rows]
     if model.calibration is None:

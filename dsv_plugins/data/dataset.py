@@ -16,7 +16,7 @@ from dsv_plugins.data.images import BadFile, ImageFile, Survey, median_aspect, s
 from dsv_plugins.data.listing import image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
-from dsv_plugins.store.artifacts import (
+from dsv_plugins.run.artifacts import (
     ImageIndex,
     has_image_index,
     images_file,
@@ -24,8 +24,8 @@ from dsv_plugins.store.artifacts import (
     read_image_index,
     write_image_index,
 )
-from dsv_plugins.store.folder import finished_folder
-from dsv_plugins.store.trust import verify
+from dsv_plugins.run.checksums import verify
+from dsv_plugins.run.folder import finished_folder
 from dsv_plugins.types import Size, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]

@@ -22,8 +22,8 @@ from PIL import Image, ImageOps
 
 from dsv_plugins.data.image_warnings import collecting_warnings, warnings_of_pillow
 from dsv_plugins.errors import InputError, one_line
-from dsv_plugins.store.folder import checksum
-from dsv_plugins.store.space import reserve_space
+from dsv_plugins.run.folder import checksum
+from dsv_plugins.run.space import reserve_space
 from dsv_plugins.types import Size, height_and_width
 
 __all__ = [

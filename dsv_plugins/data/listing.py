@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dsv_plugins.calibration import images_to_keep_out
 from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, find_images
-from dsv_plugins.decisions import images_to_keep_out
 from dsv_plugins.errors import InputError, describe_error, shown
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Size

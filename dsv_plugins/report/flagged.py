@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsv_plugins.decisions import Calibration
+from dsv_plugins.calibration import Calibration
 from dsv_plugins.report.details import heated_thumbnails
 from dsv_plugins.report.drawing import thumbnail
 from dsv_plugins.report.reading import RunRecord

@@ -18,7 +18,7 @@ from dsv_plugins.report.details import DrawingLimits, details
 from dsv_plugins.report.flagged import flagged_images
 from dsv_plugins.report.reading import read_run
 from dsv_plugins.report.summary import agreement, answer, model_in_words, pool_aucs
-from dsv_plugins.store.folder import RunFolder, write_text
+from dsv_plugins.run.folder import RunFolder, write_text
 
 __all__ = ["build_report"]
 

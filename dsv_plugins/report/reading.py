@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dsv_plugins.decisions import Findings, combined_scores
+from dsv_plugins.calibration import Findings, combined_scores
 from dsv_plugins.errors import StoreError
-from dsv_plugins.store.artifacts import (
+from dsv_plugins.run.artifacts import (
     EVALUATION_RECORD,
     EvaluationFolder,
     open_images,
@@ -22,10 +22,10 @@ from dsv_plugins.store.artifacts import (
     read_selection,
     read_study,
 )
-from dsv_plugins.store.chosen_model import load_model_heatmaps, load_model_record
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.journal import Journal
-from dsv_plugins.store.trust import RESTORE, sound
+from dsv_plugins.run.checksums import RESTORE, sound
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.model_folder import load_model_heatmaps, load_model_record
 from dsv_plugins.types import Health, candidate_label
 
 __all__ = ["Array", "CandidateRecord", "RunRecord", "read_run"]

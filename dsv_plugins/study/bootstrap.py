@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dsv_plugins.hooks.interfaces import ResamplingSelector, Selector
-from dsv_plugins.hooks.search import choose
+from dsv_plugins.plugins.interfaces import ResamplingSelector, Selector
+from dsv_plugins.plugins.search import choose
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Embeddings, Evaluation, Scores
 

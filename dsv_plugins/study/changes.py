@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsv_plugins.errors import StoreError
-from dsv_plugins.store.artifacts import EvaluationFolder
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.artifacts import EvaluationFolder
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.types import Candidate
 
 __all__ = ["why_again"]

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Mapping
 
 from dsv_plugins.errors import InputError, PluginSettingsError, did_you_mean
-from dsv_plugins.hooks.blame import exits_blamed
-from dsv_plugins.hooks.interfaces import Executor
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import (
+from dsv_plugins.plugins.failures import exits_blamed
+from dsv_plugins.plugins.interfaces import Executor
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     ExecutorPlugin,
@@ -19,8 +19,8 @@ from dsv_plugins.hooks.records import (
     defaults_of,
     factory_problems,
 )
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.spaces import (
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.plugins.spaces import (
     DEFAULT_RANGE_POINTS,
     Space,
     Values,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.types import Candidate
 
 __all__ = ["Display"]

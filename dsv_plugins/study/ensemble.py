@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dsv_plugins.decisions import combined_scores, score_scale
+from dsv_plugins.calibration import combined_scores, score_scale
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.interfaces import DetectorEncoder
-from dsv_plugins.hooks.search import rank
-from dsv_plugins.store.chosen_model import MemberRecord
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.search import rank
+from dsv_plugins.run.model_folder import MemberRecord
 from dsv_plugins.types import Candidate, Evaluation, Scores
 
 if TYPE_CHECKING:

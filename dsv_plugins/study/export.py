@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dsv_plugins.decisions import Calibration
+from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import InputError, PluginError, describe_error
-from dsv_plugins.store.folder import write_bytes
+from dsv_plugins.run.folder import write_bytes
 from dsv_plugins.study.model import Model
 from dsv_plugins.types import height_and_width
 

@@ -16,19 +16,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dsv_plugins.calibration import Findings
 from dsv_plugins.data.images import survey
 from dsv_plugins.data.listing import image_files, list_images
-from dsv_plugins.decisions import Findings
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import (
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
     Plugin,
     SearchPlugin,
     SelectorPlugin,
 )
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.store.artifacts import (
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.run.artifacts import (
     EvaluationFolder,
     FinishedRecord,
     claim,
@@ -36,9 +36,9 @@ from dsv_plugins.store.artifacts import (
     read_selection,
     write_finished,
 )
-from dsv_plugins.store.folder import MANIFEST, RunFolder, checksum
-from dsv_plugins.store.journal import RESUMED, SELECTED
-from dsv_plugins.store.trust import sound, verify
+from dsv_plugins.run.checksums import sound, verify
+from dsv_plugins.run.folder import MANIFEST, RunFolder, checksum
+from dsv_plugins.run.journal import RESUMED, SELECTED
 from dsv_plugins.study.check import make_observers
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.result import CandidateResult, Choice, Result

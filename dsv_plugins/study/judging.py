@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsv_plugins.errors import DSVError, PluginError, reason_of
-from dsv_plugins.hooks.blame import blamed, exits_blamed
-from dsv_plugins.hooks.records import SelectorPlugin
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.search import choose
+from dsv_plugins.plugins.failures import blamed, exits_blamed
+from dsv_plugins.plugins.records import SelectorPlugin
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.plugins.search import choose
 from dsv_plugins.sharing import shared_sums
 from dsv_plugins.study.bootstrap import win_shares
 from dsv_plugins.types import Evaluation

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dsv_plugins.calibration import Calibration
 from dsv_plugins.data.overlay import heat_scale
-from dsv_plugins.decisions import Calibration
-from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import DetectorEncoder
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.search import rank
-from dsv_plugins.hooks.sources import names_of
-from dsv_plugins.store.artifacts import EvaluationFolder
-from dsv_plugins.store.chosen_model import MemberRecord, ModelRecord, save_model
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.search import rank
+from dsv_plugins.plugins.unpackaged import names_of
+from dsv_plugins.run.artifacts import EvaluationFolder
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.model_folder import MemberRecord, ModelRecord, save_model
 from dsv_plugins.study.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.journal import Journal
-from dsv_plugins.store.remote_copy import RemoteCopy
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.remote_copy import RemoteCopy
 from dsv_plugins.study.progress import Observers
 
 __all__ = ["RunLog"]

@@ -9,20 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dsv_plugins.decisions import Calibration
+from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import DSVError, InputError, PluginError, UnknownPluginError
-from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import DetectorEncoder
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.chosen_model import (
+from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.model_folder import (
     ModelRecord,
     load_held_out,
     load_model_record,
     member_folder,
     recalibrate_model,
 )
-from dsv_plugins.store.folder import RunFolder
 from dsv_plugins.study.ensemble import Ensemble, Member, frozen_part_name
 
 __all__ = ["NO_CALIBRATION", "Model", "Prediction", "Trained", "load"]

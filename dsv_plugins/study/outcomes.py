@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from dsv_plugins.errors import PluginError, shown
-from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import Executor, Outcome
+from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.interfaces import Executor, Outcome
 
 __all__ = ["outcomes_of"]
 

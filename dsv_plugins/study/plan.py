@@ -10,12 +10,12 @@ from pathlib import Path
 from dsv_plugins.data.dataset import Dataset, open_dataset, prepare
 from dsv_plugins.data.images import BadFile
 from dsv_plugins.errors import InputError
-from dsv_plugins.hooks.interfaces import DetectorEncoder
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
-from dsv_plugins.hooks.registry import Registry
-from dsv_plugins.hooks.search import Search
-from dsv_plugins.hooks.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
+from dsv_plugins.plugins.registry import Registry
+from dsv_plugins.plugins.search import Search
+from dsv_plugins.plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec
 
 from dsv_plugins.errors import describe_error
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.progress import TrainingProgress, read_progress
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.progress import TrainingProgress, read_progress
 from dsv_plugins.types import Candidate
 
 __all__ = ["Observers", "ProgressWatcher"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv_plugins.decisions import Findings
-from dsv_plugins.hooks.interfaces import DetectorEncoder
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.artifacts import EvaluationFolder
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.calibration import Findings
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.run.artifacts import EvaluationFolder
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study import serialise
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.types import Candidate, Evaluation, Health

@@ -9,19 +9,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from dsv_plugins.calibration import Calibration, Findings, findings
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.shift import shift_warning
-from dsv_plugins.decisions import Calibration, Findings, findings
 from dsv_plugins.errors import PluginError, TrainingError, shown
-from dsv_plugins.hooks.blame import exits_blamed
-from dsv_plugins.hooks.interfaces import Executor
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import SearchPlugin, SelectorPlugin
-from dsv_plugins.hooks.search import SearchProblem
-from dsv_plugins.store.artifacts import claim, write_selection
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.journal import RESUMED, SELECTED, STARTED
-from dsv_plugins.store.remote_copy import RemoteCopy
+from dsv_plugins.plugins.failures import exits_blamed
+from dsv_plugins.plugins.interfaces import Executor
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
+from dsv_plugins.plugins.search import SearchProblem
+from dsv_plugins.run.artifacts import claim, write_selection
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.journal import RESUMED, SELECTED, STARTED
+from dsv_plugins.run.remote_copy import RemoteCopy
 from dsv_plugins.study.check import make_observers
 from dsv_plugins.study.finished import remember
 from dsv_plugins.study.judging import judge_pool, losses_by

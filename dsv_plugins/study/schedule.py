@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
-from dsv_plugins.hooks.interfaces import DetectorEncoder, Executor, Outcome
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.records import ExecutorPlugin
-from dsv_plugins.store.artifacts import EvaluationFolder, read_image_index
-from dsv_plugins.store.folder import RunFolder
-from dsv_plugins.store.trust import verify
+from dsv_plugins.plugins.interfaces import DetectorEncoder, Executor, Outcome
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.records import ExecutorPlugin
+from dsv_plugins.run.artifacts import EvaluationFolder, read_image_index
+from dsv_plugins.run.checksums import verify
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.changes import why_again
 from dsv_plugins.study.log import RunLog
 from dsv_plugins.study.outcomes import outcomes_of

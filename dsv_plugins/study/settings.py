@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import InputError, shown
-from dsv_plugins.hooks.records import Plugin
-from dsv_plugins.hooks.search import Rungs
-from dsv_plugins.hooks.sources import as_plugins
-from dsv_plugins.hooks.spaces import Space, Values, space_problems, space_to_json
-from dsv_plugins.store.remote_copy import is_address
+from dsv_plugins.plugins.records import Plugin
+from dsv_plugins.plugins.search import Rungs
+from dsv_plugins.plugins.spaces import Space, Values, space_problems, space_to_json
+from dsv_plugins.plugins.unpackaged import as_plugins
+from dsv_plugins.run.remote_copy import is_address
 from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
 if TYPE_CHECKING:  # torch comes with it

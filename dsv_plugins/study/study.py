@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsv_plugins.hooks.observer import Observer
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.check import check_detectors, check_names, detector_settings, make_executor
 from dsv_plugins.study.finished import finished_result
 from dsv_plugins.study.settings import StudySettings

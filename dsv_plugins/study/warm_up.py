@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import build_registry
 
 __all__ = ["prepare_worker"]
 

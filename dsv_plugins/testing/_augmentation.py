@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import describe_error
-from dsv_plugins.hooks.interfaces import Augmentation
-from dsv_plugins.hooks.spaces import grid
+from dsv_plugins.plugins.interfaces import Augmentation
+from dsv_plugins.plugins.spaces import grid
 from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder
 from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import (
     Subject,

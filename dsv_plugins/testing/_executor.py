@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dsv_plugins.hooks.interfaces import Executor, Outcome
+from dsv_plugins.plugins.interfaces import Executor, Outcome
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 
 __all__ = ["SUITE"]

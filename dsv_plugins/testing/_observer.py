@@ -6,7 +6,7 @@ import difflib
 import tempfile
 from pathlib import Path
 
-from dsv_plugins.hooks.observer import Observer
+from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_sound_record
 from dsv_plugins.types import Candidate
 

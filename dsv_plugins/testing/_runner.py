@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsv_plugins.errors import ConformanceError, InputError, describe_error, did_you_mean
-from dsv_plugins.hooks.records import (
+from dsv_plugins.plugins.records import (
     RECORDS,
     AugmentationPlugin,
     DetectorEncoderPlugin,

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from dsv_plugins.hooks.records import SearchPlugin
-from dsv_plugins.hooks.search import Rungs, Search, SearchProblem
-from dsv_plugins.hooks.spaces import Range, Space, Values
+from dsv_plugins.plugins.records import SearchPlugin
+from dsv_plugins.plugins.search import Rungs, Search, SearchProblem
+from dsv_plugins.plugins.spaces import Range, Space, Values
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Scores
 

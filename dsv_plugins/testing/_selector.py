@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import DSVError
-from dsv_plugins.hooks.interfaces import ResamplingSelector, Selector
-from dsv_plugins.hooks.records import SelectorPlugin
+from dsv_plugins.plugins.interfaces import ResamplingSelector, Selector
+from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
 from dsv_plugins.transforms import global_randomness
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores

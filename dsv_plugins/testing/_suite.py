@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.hooks.records import Plugin, product_problem, record_problems
+from dsv_plugins.plugins.records import Plugin, product_problem, record_problems
 
 __all__ = [
     "PREREQUISITES",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset
-from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder, Progress
-from dsv_plugins.hooks.records import AugmentationPlugin, DetectorEncoderPlugin
-from dsv_plugins.hooks.registry import Registry
 from dsv_plugins.losses import concentration, discordance, separability
+from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder, Progress
+from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.training.guard import CheckedDetector, GuardedAugmentation
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, SIZES

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import PluginError
-from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder
 
 __all__ = ["CheckedDetector", "GuardedAugmentation"]
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
-from dsv_plugins.hooks.blame import blamed
-from dsv_plugins.hooks.interfaces import DetectorEncoder, Progress
-from dsv_plugins.hooks.records import DetectorEncoderPlugin
-from dsv_plugins.hooks.worker_registry import registry_of_process
-from dsv_plugins.store.artifacts import EvaluationFolder, load_features, save_features
-from dsv_plugins.store.folder import RunFolder, finished_folder
-from dsv_plugins.store.progress import TrainingProgress, write_progress
+from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.interfaces import DetectorEncoder, Progress
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.worker_registry import registry_of_process
+from dsv_plugins.run.artifacts import EvaluationFolder, load_features, save_features
+from dsv_plugins.run.folder import RunFolder, finished_folder
+from dsv_plugins.run.progress import TrainingProgress, write_progress
 from dsv_plugins.training.evaluate import evaluate, heatmaps, make_augmentation, make_detector, measures, preview
 from dsv_plugins.training.projection import project
 from dsv_plugins.types import Candidate

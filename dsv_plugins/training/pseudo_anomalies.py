@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv_plugins.hooks.records import AugmentationPlugin
-from dsv_plugins.hooks.registry import Registry
+from dsv_plugins.plugins.records import AugmentationPlugin
+from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.transforms import as_float
 

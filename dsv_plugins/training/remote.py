@@ -31,10 +31,10 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import WorkerError
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.store.folder import RunFolder, finished_folder
-from dsv_plugins.store.progress import mark_driver, progress_texts, write_progress_text
-from dsv_plugins.store.transfer import Files, finished_folders, read_files, write_files
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.run.folder import RunFolder, finished_folder
+from dsv_plugins.run.progress import mark_driver, progress_texts, write_progress_text
+from dsv_plugins.run.transfer import Files, finished_folders, read_files, write_files
 from dsv_plugins.training.job import FROZEN_PART, IMAGE_SETS, Job
 
 __all__ = ["Job", "PortableJob", "RemoteJobs", "RemoteResult", "environment"]

@@ -20,8 +20,8 @@ from dsv_plugins.bench.cells import POOLED, Cell
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.pixels import AUPRO, AUROC, PIMO, Masks, measure_pixels, pixel_measures, read_masks
 from dsv_plugins.bench.protocol import BenchResult
-from dsv_plugins.store.artifacts import ImageIndex, write_image_index
-from dsv_plugins.store.folder import RunFolder, finished_folder
+from dsv_plugins.run.artifacts import ImageIndex, write_image_index
+from dsv_plugins.run.folder import RunFolder, finished_folder
 
 SMALL = {"image_size": 64}
 

@@ -23,7 +23,7 @@ from dsv_plugins.bench.output import describe, tabulate
 from dsv_plugins.bench.protocol import Bench, BenchResult
 from dsv_plugins.bench.rivals import Rival, rivals_table
 from dsv_plugins.bench.tasks import find_tasks
-from dsv_plugins.hooks.registry import build_registry
+from dsv_plugins.plugins.registry import build_registry
 
 
 class Brightness(DetectorEncoder):

@@ -16,8 +16,8 @@ import torch
 
 from dsv_plugins import SelectorPlugin, build_registry
 from dsv_plugins.bench.aucs import auc_of, ensemble_auc, labels_of
-from dsv_plugins.hooks.search import rank
-from dsv_plugins.store.artifacts import EvaluationFolder
+from dsv_plugins.plugins.search import rank
+from dsv_plugins.run.artifacts import EvaluationFolder
 
 COUNTS = (1, 2, 3, 5, 9)
 

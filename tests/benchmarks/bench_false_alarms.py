@@ -18,7 +18,7 @@ import numpy as np
 from dsv_plugins import InputError, select
 from dsv_plugins.bench.aucs import auc_of, labels_of
 from dsv_plugins.bench.tasks import find_tasks
-from dsv_plugins.decisions import Calibration
+from dsv_plugins.calibration import Calibration
 
 RATES = (0.01, 0.05, 0.1)
 SIZES = [0.005, 0.04]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dsv_plugins import DetectorEncoderPlugin, build_registry
 from dsv_plugins.bench.tasks import find_tasks
-from dsv_plugins.detectors.weights import DEFAULT_BACKBONE
+from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE
 
 LARGEST = 384
 REGISTRY = build_registry()

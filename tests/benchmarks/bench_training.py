@@ -19,10 +19,10 @@ from torch.nn import functional
 from dsv_plugins import Augmentation
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
 from dsv_plugins.builtin.augmentations.hook import CutPaste
-from dsv_plugins.builtin.detectors.cutpaste_module import IMAGENET_MEAN, IMAGENET_STD
-from dsv_plugins.builtin.detectors.cutpaste_resnet18 import CutPasteResNet18
-from dsv_plugins.builtin.detectors.resnet import ResNet18
-from dsv_plugins.builtin.detectors.resnet18_settings import PRESETS, Settings
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.cutpaste_module import IMAGENET_MEAN, IMAGENET_STD
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.resnet import ResNet18
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.resnet18_settings import PRESETS, Settings
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 TRAIN_IMAGES = 100

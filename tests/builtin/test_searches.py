@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv_plugins import Candidate, InputError, SearchPlugin, build_registry
-from dsv_plugins.hooks.search import Rungs, SearchProblem
+from dsv_plugins.plugins.search import Rungs, SearchProblem
 
 
 def searched(name, sizes, *, budget, rungs=None, failing=()):

@@ -16,11 +16,11 @@ from conftest import make_task, texture
 from PIL import Image, ImageFile, ImageOps
 
 from dsv_plugins import InputError
+from dsv_plugins.calibration import images_to_keep_out
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
-from dsv_plugins.decisions import images_to_keep_out
-from dsv_plugins.store.artifacts import images_file, open_checked_images
+from dsv_plugins.run.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import dsv_here
 
-from dsv_plugins.hooks.records import RECORDS
+from dsv_plugins.plugins.records import RECORDS
 
 ROOT = Path(__file__).parents[2]
 KINDS = [kind.replace("_", "-") for kind in RECORDS]

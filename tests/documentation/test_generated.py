@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dsv_plugins import build_registry
-from dsv_plugins.hooks.records import RECORDS
+from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.testing import run_checks
 
 ROOT = Path(__file__).parents[2]

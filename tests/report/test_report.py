@@ -22,10 +22,10 @@ from safetensors.numpy import load_file, save_file
 
 from dsv_plugins.errors import StoreError
 from dsv_plugins.report import build_report, main_figure, read_run
-from dsv_plugins.store.artifacts import ImageIndex, write_image_index
-from dsv_plugins.store.folder import FORMAT, MANIFEST, RunFolder, checksum, files_below, write_json
-from dsv_plugins.store.journal import Journal
-from dsv_plugins.store.trust import write_sealed
+from dsv_plugins.run.artifacts import ImageIndex, write_image_index
+from dsv_plugins.run.checksums import write_sealed
+from dsv_plugins.run.folder import FORMAT, MANIFEST, RunFolder, checksum, files_below, write_json
+from dsv_plugins.run.journal import Journal
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HOSTILE = "</script><img src=x onerror=alert(1)>"

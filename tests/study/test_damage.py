@@ -22,9 +22,9 @@ from dsv_plugins import DetectorEncoderPlugin, DSVError, Observer, StoreError, h
 from dsv_plugins.cli import main
 from dsv_plugins.errors import one_line
 from dsv_plugins.report import build_report, read_run
-from dsv_plugins.store.artifacts import claim, read_study, write_aucs
-from dsv_plugins.store.folder import MANIFEST, RunFolder, checksum
-from dsv_plugins.store.trust import write_sealed
+from dsv_plugins.run.artifacts import claim, read_study, write_aucs
+from dsv_plugins.run.checksums import write_sealed
+from dsv_plugins.run.folder import MANIFEST, RunFolder, checksum
 
 ADVICE = "run the same `dsv select` again"
 

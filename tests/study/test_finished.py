@@ -15,7 +15,7 @@ from PIL import Image
 
 from dsv_plugins import AugmentationPlugin, Observer, Study
 from dsv_plugins.builtin.augmentations import hook as augmentations
-from dsv_plugins.store.trust import read_sealed, write_sealed
+from dsv_plugins.run.checksums import read_sealed, write_sealed
 from dsv_plugins.study import finished as finished_module
 from dsv_plugins.study import run as run_module
 

@@ -23,7 +23,7 @@ def finished_candidates(run: Path) -> list[str]:
 
 KILL_AT_NTH_FLUSH = """
 import os, signal, sys
-from dsv_plugins.store import folder as store
+from dsv_plugins.run import folder as store
 from dsv_plugins.cli import main
 
 flush, left = store._flush, int(sys.argv.pop(1))

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from dsv_plugins import InputError, Observer, PluginError, load, select
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.report import read_run
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study
 
 SETTINGS = {

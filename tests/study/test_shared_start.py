@@ -13,7 +13,7 @@ import torch
 from conftest import TINY, dsv, journal, texture, tiny_select
 
 from dsv_plugins import AugmentationPlugin, DetectorEncoderPlugin, TrainingError, build_registry
-from dsv_plugins.builtin.detectors.mixture import Mixture
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.mixture import Mixture
 
 REGISTRY = build_registry()
 

@@ -29,8 +29,8 @@ from dsv_plugins import (
     select,
 )
 from dsv_plugins.data.dataset import open_dataset
-from dsv_plugins.hooks.observer import Observer
 from dsv_plugins.losses import dsv
+from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.study.model import load
 from dsv_plugins.study.serialise import as_selection
 

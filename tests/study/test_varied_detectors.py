@@ -10,8 +10,8 @@ from scipy.stats import zmap
 from dsv_plugins import InputError, Observer, PluginSettingsError, Range, load, select
 from dsv_plugins.bench.random_run import random_study
 from dsv_plugins.data.dataset import open_dataset
-from dsv_plugins.hooks.registry import build_registry
-from dsv_plugins.hooks.spaces import space_problems, with_settings
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.plugins.spaces import space_problems, with_settings
 from dsv_plugins.study.plan import plan_study
 from dsv_plugins.study.study import Study
 

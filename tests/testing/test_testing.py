@@ -36,7 +36,7 @@ from dsv_plugins import (
     SelectorPlugin,
     build_registry,
 )
-from dsv_plugins.hooks.records import Plugin
+from dsv_plugins.plugins.records import Plugin
 from dsv_plugins.testing import (
     _detector_encoder,
     check_augmentation,

@@ -14,8 +14,8 @@ import torch
 
 from dsv_plugins import Candidate, WorkerError
 from dsv_plugins.data.dataset import prepare
-from dsv_plugins.store.folder import RunFolder, finished_folder
-from dsv_plugins.store.trust import verify
+from dsv_plugins.run.checksums import verify
+from dsv_plugins.run.folder import RunFolder, finished_folder
 from dsv_plugins.training.job import Job
 from dsv_plugins.training.remote import RemoteJobs, environment
 

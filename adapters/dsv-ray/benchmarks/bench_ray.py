@@ -18,7 +18,7 @@ import torch
 
 from dsv_plugins import Candidate, ExecutorPlugin, build_registry
 from dsv_plugins.data.dataset import prepare
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.training.job import Job, train_candidate
 
 ENGINES = ("processes", "ray")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsv_plugins import DetectorEncoderPlugin, hookimpl
 from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
-from dsv_plugins.builtin.detectors import resnet18_settings
+from dsv_plugins.builtin.detectors.cutpaste_resnet18 import resnet18_settings
 from dsv_plugins.builtin.detectors.patch_memory import patch_settings
 
 __all__ = ["detector_encoder"]

@@ -7,7 +7,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from dsv_plugins.hooks.records import RECORDS
+from dsv_plugins.plugins.records import RECORDS
 
 __all__ = ["Example"]
 

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from textures import images
 
-import dsv_plugins.backbones
+import dsv_plugins.toolkit.backbones
 from dsv_plugins import InputError, select
 from dsv_plugins.builtin.detectors.patch_memory import backbone
 from dsv_plugins.builtin.detectors.patch_memory.backbone import Backbone
-from dsv_plugins.detectors import weights
+from dsv_plugins.toolkit import weights
 
 CATS = {281, 282, 283, 284, 285}
 ESPRESSO, CUP = 967, 968
@@ -42,12 +42,12 @@ def test_the_registered_model_knows_a_cat_and_a_cup_of_coffee(picture: str, clas
 
 
 def test_the_cache_is_made_once_and_needs_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(dsv_plugins.backbones.CACHE_VARIABLE, str(tmp_path / "cache"))
-    file = dsv_plugins.backbones.weights_file()
+    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path / "cache"))
+    file = dsv_plugins.toolkit.backbones.weights_file()
     assert file.suffix == ".safetensors"
     assert [each.name for each in file.parent.iterdir()] == [file.name]
     written = file.stat().st_mtime_ns
-    assert dsv_plugins.backbones.weights_file().stat().st_mtime_ns == written
+    assert dsv_plugins.toolkit.backbones.weights_file().stat().st_mtime_ns == written
 
 
 def test_a_network_of_features_alone_loads_without_complaints(caplog: pytest.LogCaptureFixture):
@@ -59,7 +59,7 @@ def test_a_network_of_features_alone_loads_without_complaints(caplog: pytest.Log
 
 
 def test_weights_from_a_file_take_the_place_of_the_packaged_ones(tmp_path: Path):
-    doubled = {name: value * 2 for name, value in load_file(dsv_plugins.backbones.weights_file()).items()}
+    doubled = {name: value * 2 for name, value in load_file(dsv_plugins.toolkit.backbones.weights_file()).items()}
     save_file(doubled, tmp_path / "own.safetensors")
     overlay = {"file": str(tmp_path / "own.safetensors")}
     model = timm.create_model("dsv_efficientnet_lite0", pretrained=True, pretrained_cfg_overlay=overlay)
@@ -67,17 +67,17 @@ def test_weights_from_a_file_take_the_place_of_the_packaged_ones(tmp_path: Path)
 
 
 def test_another_file_in_the_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(dsv_plugins.backbones.CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(dsv_plugins.backbones, "DIGEST", hashlib.sha256(b"another").hexdigest())
+    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(dsv_plugins.toolkit.backbones, "DIGEST", hashlib.sha256(b"another").hexdigest())
     with pytest.raises(InputError, match="not the file that was tested"):
-        dsv_plugins.backbones.weights_file()
+        dsv_plugins.toolkit.backbones.weights_file()
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(dsv_plugins.backbones.CACHE_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path / "file"))
     with pytest.raises(InputError, match=r"cannot be written .*; set DSV_CACHE"):
-        dsv_plugins.backbones.weights_file()
+        dsv_plugins.toolkit.backbones.weights_file()
 
 
 def test_a_missing_package_is_found_before_any_image_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

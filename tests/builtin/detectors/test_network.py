@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import resnet18
 
-from dsv_plugins.builtin.detectors.resnet import ResNet18
-from dsv_plugins.detectors.lightning_loop import Batches
+from dsv_plugins.builtin.detectors.cutpaste_resnet18.resnet import ResNet18
+from dsv_plugins.toolkit.lightning_loop import Batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -26,7 +26,7 @@ from dsv_plugins.builtin.detectors.patch_memory.backbone import PATCHES, POOLED,
 from dsv_plugins.builtin.detectors.patch_memory.components import Components
 from dsv_plugins.builtin.detectors.patch_memory.fusion import PENALTY, fit_weights
 from dsv_plugins.builtin.detectors.patch_memory.memory import PatchMemory
-from dsv_plugins.store.folder import RunFolder
+from dsv_plugins.run.folder import RunFolder
 
 SMALL = {"image_size": 64}
 BOTH = ["patch-memory", "patch-fusion"]

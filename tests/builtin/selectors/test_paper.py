@@ -24,7 +24,7 @@ from dsv_plugins import (
     SelectorPlugin,
     build_registry,
 )
-from dsv_plugins.hooks.search import choose, rank
+from dsv_plugins.plugins.search import choose, rank
 
 EMBEDDING_SELECTORS = ("dsv", "discordance", "separability", "base", "mmd", "std")
 SCORE_SELECTORS = ("mc", "select", "hits")

@@ -23,8 +23,8 @@ from dsv_anomalib.data import preprocessed
 from dsv_anomalib.entries import Entry, Pooling, Tap
 from dsv_anomalib.training import train
 from dsv_plugins import Augmentation, DetectorEncoder, InputError, Progress
-from dsv_plugins.detectors.saved_files import fitted
 from dsv_plugins.errors import describe_error, did_you_mean
+from dsv_plugins.toolkit.saved_files import fitted
 from dsv_plugins.transforms import best_device, global_randomness, resized
 
 __all__ = ["AnomalibDetector", "pooled"]

@@ -27,7 +27,7 @@ from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import DetectorEncoderPlugin, Display, InputError, Observer, Result, build_registry
 from dsv_plugins import select as select_images
-from dsv_plugins.decisions import check_promise, check_rate, combined_scores
+from dsv_plugins.calibration import check_promise, check_rate, combined_scores
 from dsv_plugins.errors import did_you_mean
 from dsv_plugins.types import DETECTOR_PREFIX
 

@@ -43,7 +43,7 @@ class Backbone:
         Raises:
             InputError: They cannot be had; the message says what to do.
         """
-        from dsv_plugins.detectors.weights import DEFAULT_BACKBONE, check_timm_weights, check_weights
+        from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE, check_timm_weights, check_weights
 
         name = self.named(params)
         if name == OUR_BACKBONE:
@@ -67,7 +67,7 @@ class Backbone:
         import torchvision.transforms.v2 as transforms
         from anomalib.pre_processing import PreProcessor
 
-        import dsv_plugins.backbones  # noqa: F401 — registers it
+        import dsv_plugins.toolkit.backbones  # noqa: F401 — registers it
 
         resize = next(step for step in pre_processor.transform.transforms if isinstance(step, transforms.Resize))
         # Its weights expect values from -1 to 1.
@@ -84,7 +84,7 @@ def check_dsr(params: Mapping[str, object]) -> None:
     """
     from anomalib.utils.path import get_pretrained_weights_dir
 
-    from dsv_plugins.detectors.weights import reachable
+    from dsv_plugins.toolkit.weights import reachable
 
     file = get_pretrained_weights_dir() / "dsr" / DSR_FILE
     if not file.is_file() and not reachable(DSR_HOST):

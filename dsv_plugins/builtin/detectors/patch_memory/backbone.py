@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-import dsv_plugins.backbones
+import dsv_plugins.toolkit.backbones
 from dsv_plugins import InputError
-from dsv_plugins.detectors.weights import DEFAULT_BACKBONE
+from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE
 from dsv_plugins.transforms import best_device, resized
 
 __all__ = ["PATCHES", "POOLED", "SOURCE", "Backbone", "PatchFeatures", "load_backbone"]
@@ -114,7 +114,7 @@ class Backbone(nn.Module):
 
 def _create(name: str, weights: str | None, layers: Sequence[int] | None) -> tuple[_Maps, list[int]]:
     """Return the network and the strides of its chosen layers."""
-    own = dsv_plugins.backbones.EFFICIENTNET_LITE0 if name == DEFAULT_BACKBONE else name
+    own = dsv_plugins.toolkit.backbones.EFFICIENTNET_LITE0 if name == DEFAULT_BACKBONE else name
     with torch.device("meta"):  # no weights: only what the model says of itself
         known = getattr(timm.create_model(own), "feature_info", None) or []
     strides = [info["reduction"] for info in known]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dsv_plugins.builtin.detectors.patch_memory.backbone import POOLED, SOURCE, PatchFeatures
 from dsv_plugins.builtin.detectors.patch_memory.memory import PatchMemory, in_batches
-from dsv_plugins.detectors.densities import Gaussian
+from dsv_plugins.toolkit.densities import Gaussian
 
 __all__ = ["RAW", "STANDARDISED", "WHOLE", "Components", "Head"]
 

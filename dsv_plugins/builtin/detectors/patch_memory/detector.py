@@ -19,8 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dsv_plugins import Augmentation, DetectorEncoder, Progress
 from dsv_plugins.builtin.detectors.patch_memory.patch_settings import PatchSettings
-from dsv_plugins.detectors.densities import Gaussian
-from dsv_plugins.detectors.saved_files import (
+from dsv_plugins.errors import InputError
+from dsv_plugins.toolkit.densities import Gaussian
+from dsv_plugins.toolkit.saved_files import (
     PROGRESS_FILE,
     TENSORS_FILE,
     by_prefix,
@@ -29,7 +30,6 @@ from dsv_plugins.detectors.saved_files import (
     read_progress,
     readable,
 )
-from dsv_plugins.errors import InputError
 from dsv_plugins.types import height_and_width, size_of_same_aspect
 
 if TYPE_CHECKING:  # timm comes with these

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dsv_plugins import Augmentation, Progress
 from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
-from dsv_plugins.detectors.saved_files import check_images, fitted
 from dsv_plugins.seeding import derived_seed
+from dsv_plugins.toolkit.saved_files import check_images, fitted
 from dsv_plugins.transforms import as_float
 
 __all__ = ["PatchFusionDetector", "fit_weights"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv_plugins.builtin.detectors.checks import check_whole
-from dsv_plugins.detectors.weights import DEFAULT_BACKBONE, check_weights
+from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE, check_weights
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector

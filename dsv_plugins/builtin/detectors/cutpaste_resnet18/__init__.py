@@ -1,0 +1,1 @@
+"""`cutpaste-resnet18`, the detector of the paper."""

@@ -1,0 +1,101 @@
+"""The settings and presets of the detector `cutpaste-resnet18`. The network itself is imported when one is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dsv_plugins.builtin.detectors.checks import check_below, check_density, check_positive, check_whole
+
+if TYPE_CHECKING:
+    from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
+
+__all__ = ["PRESETS", "Settings", "cutpaste_resnet18"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every number of the CutPaste ResNet18; the defaults are the paper's.
+
+    Attributes:
+        image_size: Height and width, in pixels, to which images are resized.
+        width: Channels of the first stage; 64 is the full ResNet18. The embedding is eight times as wide.
+        updates: The training budget of a candidate, and the length of its cosine schedule.
+        batch_size: Normal images in a batch; as many augmented ones join them.
+        learning_rate: Initial learning rate of SGD.
+        shared_updates: Updates before those of the candidate, on all built-in augmentations at once. They are the same
+            for every candidate, so that a study makes them once. The paper has none.
+        shared_learning_rate: Initial learning rate of the shared updates, which have a cosine schedule of their own.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        colour_jitter: Strength of the colour jitter on the training input.
+        pretrained: Start from torchvision's ImageNet weights instead of from scratch.
+        density: How normal embeddings are modelled for the score: "gaussian" (Ledoit–Wolf) or "kde".
+    """
+
+    image_size: int = 256
+    width: int = 64
+    updates: int = 10_000
+    batch_size: int = 32
+    learning_rate: float = 0.03
+    shared_updates: int = 0
+    shared_learning_rate: float = 0.03
+    momentum: float = 0.9
+    weight_decay: float = 3e-5
+    colour_jitter: float = 0.1
+    pretrained: bool = False
+    density: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "width", "updates", "batch_size"):
+            check_whole(name, getattr(self, name), least=1)
+        check_whole("shared_updates", self.shared_updates, least=0)
+        for name in ("momentum", "weight_decay"):
+            check_below(name, getattr(self, name), 1.0)
+        check_below("colour_jitter", self.colour_jitter, 0.5, inclusive=True)
+        for name in ("learning_rate", "shared_learning_rate"):
+            check_positive(name, getattr(self, name))
+        check_density(self.density)
+        if not isinstance(self.pretrained, bool):
+            raise ValueError(f"pretrained is {self.pretrained!r}; give true or false")
+        if self.pretrained and self.width != 64:
+            raise ValueError(f"pretrained weights exist for width 64 only, not {self.width}")
+
+
+PRESETS = {
+    "paper": Settings(),
+    "quick": Settings(image_size=64, width=16, updates=100, learning_rate=0.01, shared_updates=400),
+}
+
+
+def cutpaste_resnet18(
+    preset: str = "quick",
+    *,
+    image_size: int | None = None,
+    width: int | None = None,
+    updates: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    shared_updates: int | None = None,
+    shared_learning_rate: float | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    colour_jitter: float | None = None,
+    pretrained: bool | None = None,
+    density: str | None = None,
+) -> CutPasteResNet18:
+    """Make the detector from a preset, with any of its numbers replaced; see `Settings` for what they mean.
+
+    If `updates` is given and `shared_updates` is not, the preset's shared updates are scaled too.
+    """
+    given = {name: value for name, value in locals().items() if name != "preset" and value is not None}
+    if preset not in PRESETS:
+        raise ValueError(f"preset is {preset!r}; give one of {', '.join(PRESETS)}")
+    settings = replace(PRESETS[preset], **given)
+    if updates is not None and shared_updates is None:
+        scale = updates / PRESETS[preset].updates
+        settings = replace(settings, shared_updates=round(settings.shared_updates * scale))
+
+    from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
+
+    return CutPasteResNet18(settings)
