@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsv_plugins import load
 from dsv_plugins.errors import DSVError
-from dsv_plugins.run import artifacts, chosen_model
+from dsv_plugins.run import artifacts, model_folder
 from dsv_plugins.run.checksums import SEAL, verify, write_sealed
 from dsv_plugins.run.folder import MANIFEST, RunFolder, checksum
 from dsv_plugins.run.journal import Journal
@@ -32,7 +32,7 @@ def evaluation_of(run: RunFolder) -> artifacts.EvaluationFolder:
 READERS = {
     "study.json": artifacts.read_study,
     "selection.json": artifacts.read_selection,
-    "model/model.json": chosen_model.load_model_record,
+    "model/model.json": model_folder.load_model_record,
     "data/images.json": lambda run: artifacts.read_image_index(run.path / "data"),
     "data/test.npy": lambda run: artifacts.open_images(run.path / "data", "test").tobytes(),
     "candidates/*/evaluation.json": lambda run: evaluation_of(run).load().candidate,
