@@ -34,7 +34,7 @@ from dsv_plugins.plugins.records import (
 )
 from dsv_plugins.plugins.registry import Registry, build_registry
 from dsv_plugins.plugins.search import Rungs, Search, SearchProblem, rank
-from dsv_plugins.plugins.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.plugins.spaces import Range, Space, Values, When, space_to_json
 from dsv_plugins.plugins.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
@@ -89,6 +89,7 @@ __all__ = [
     "TrainingError",
     "UnknownPluginError",
     "Values",
+    "When",
     "WorkerError",
     "build_registry",
     "from_transform",

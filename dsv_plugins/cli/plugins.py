@@ -14,7 +14,7 @@ from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.plugins.registry import Registered, Registry, build_registry
 from dsv_plugins.plugins.settings import Setting, settings_of
-from dsv_plugins.plugins.spaces import Range, Space, Values, space_to_json
+from dsv_plugins.plugins.spaces import Range, Space, Values, When, space_to_json
 
 __all__ = ["add_arguments", "describe_space", "run"]
 
@@ -129,6 +129,8 @@ def describe_space(space: Space) -> str:
 
 def describe_values(values: Values) -> str:
     """The values of one hyperparameter, in a few words."""
+    if isinstance(values, When):
+        return f"{describe_values(values.values)} when {values.name} is {' or '.join(map(str, values.accepted))}"
     if isinstance(values, Range):
         kind = ", whole" if values.integer else ""
         return f"{values.low:g} … {values.high:g}{kind}{', logarithmic' if values.log else ''}"

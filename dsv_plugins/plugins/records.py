@@ -16,7 +16,7 @@ from dsv_plugins.errors import did_you_mean, shown
 from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder, Executor, Selector
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.search import Search
-from dsv_plugins.plugins.spaces import Range, Space, space_problems
+from dsv_plugins.plugins.spaces import Range, Space, When, draw, space_problems
 
 __all__ = [
     "NAME_RULE",
@@ -77,7 +77,7 @@ class Plugin(Generic[Product]):
 
     def first_point(self) -> dict[str, object]:
         """The first point of the search space: the settings to use if any will do."""
-        return {name: values.low if isinstance(values, Range) else values[0] for name, values in self.space.items()}
+        return draw(self.space, lambda _, values: values.low if isinstance(values, Range) else values[0])
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,11 @@ def record_problems(record: Plugin[object]) -> list[str]:
         problems.append(f"the factory {shown(record.factory)} cannot be called")
     elif not faults:
         advice = "give it a default or a place in the search space"
-        problems += factory_problems(record.factory, record.first_point(), advice)
+        taken = {**record.space, **record.first_point()}
+        sure = {name: value for name, value in taken.items() if not isinstance(record.space.get(name), When)}
+        problems += factory_problems(record.factory, taken, advice) or factory_problems(
+            record.factory, sure, "give it a default, since it does not always count"
+        )
     return problems
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsv_plugins.errors import InputError, ScoreError
-from dsv_plugins.plugins.spaces import Space, grid
+from dsv_plugins.plugins.spaces import Range, Space, draw, grid
 from dsv_plugins.types import Candidate, Evaluation
 
 __all__ = ["Evaluate", "Rungs", "Search", "SearchProblem", "choose", "rank"]
@@ -57,6 +57,8 @@ class SearchProblem:
         seed: Fixes every draw.
         run: The run folder, by which a shared search recognises its own trials.
         note: Shows the user one line.
+        accepted: Leaves out candidates that their plugins refuse to be made with, and notes that. `grid` and `evaluate`
+            do so by themselves.
     """
 
     spaces: Mapping[str, Space]
@@ -68,10 +70,22 @@ class SearchProblem:
     seed: int
     run: Path
     note: Callable[[str], None]
+    accepted: Callable[[Sequence[Candidate]], list[Candidate]] = list
 
     def grid(self) -> list[Candidate]:
-        """Every point of every search space, in order."""
-        return [self.candidate(name, point) for name, space in self.spaces.items() for point in grid(space)]
+        """Every point of every search space that its plugins accept, in order."""
+        return self.accepted(
+            [self.candidate(name, each) for name, space in self.spaces.items() for each in grid(space)]
+        )
+
+    def propose(self, name: str, choose: Callable[[str, Sequence[object] | Range], object]) -> Candidate:
+        """A candidate of an augmentation, for searches that make up their own.
+
+        Args:
+            name: The augmentation, a key of `spaces`.
+            choose: Called with the name of each hyperparameter that counts and its values; returns one of them.
+        """
+        return self.candidate(name, draw(self.spaces[name], choose))
 
     def steps(self) -> list[int | None]:
         """The updates of each rung, the whole budget last; only the whole budget if the detector does not state it."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
 from typing import TypeGuard, TypeVar
 
@@ -18,9 +17,13 @@ __all__ = [
     "Range",
     "Space",
     "Values",
+    "When",
     "as_suggested",
+    "condition_problems",
+    "draw",
     "grid",
     "of_detector",
+    "plain",
     "space_problems",
     "space_to_json",
     "unsuitable_values",
@@ -70,8 +73,42 @@ class Range:
             return (self.low, *map(float, between), self.high)
 
 
-Values = Sequence[object] | Range
-"""What one hyperparameter may be: a list of values, or a `Range` from which a grid can be drawn."""
+@dataclass(frozen=True, slots=True)
+class When:
+    """Values of a hyperparameter that counts only if another one, which stands before it, has a certain value.
+
+    ```python
+    space = {"mode": ["drop", "posterize"], "size": When("mode", "drop", Range(0.05, 0.4))}
+    ```
+
+    A candidate in which it does not count is made without it, so the factory needs a default for it.
+
+    Attributes:
+        name: The other hyperparameter. If that one does not count, neither does this one.
+        equals: The value that the other one must have; a list means any of these.
+        values: A list of values, or a `Range`.
+    """
+
+    name: str
+    equals: object
+    values: Sequence[object] | Range
+
+    @property
+    def accepted(self) -> list[object]:
+        """The values of the other hyperparameter with which this one counts."""
+        return list(self.equals) if isinstance(self.equals, (list, tuple)) else [self.equals]
+
+    def counts(self, chosen: Mapping[str, object]) -> bool:
+        """Whether it counts, by the values that are chosen so far."""
+        return self.name in chosen and chosen[self.name] in self.accepted
+
+    def renamed(self, rename: Callable[[str], str]) -> When:
+        """The same under another name of the other hyperparameter."""
+        return replace(self, name=rename(self.name))
+
+
+Values = Sequence[object] | Range | When
+"""What one hyperparameter may be: a list of values, a `Range`, or `When` around one of these."""
 
 Space = Mapping[str, Values]
 """The values of each hyperparameter, by name: plain JSON, so that a candidate has an id and can be stored.
@@ -80,15 +117,43 @@ An empty space means that there is nothing to choose.
 """
 
 
+def plain(values: Values) -> Sequence[object] | Range:
+    """The values without the condition under which they count."""
+    return values.values if isinstance(values, When) else values
+
+
+def draw(space: Space, choose: Callable[[str, Sequence[object] | Range], object]) -> dict[str, object]:
+    """A point of the space: what `choose` makes of the values of each hyperparameter that counts, in their order."""
+    point: dict[str, object] = {}
+    for name, values in space.items():
+        if not isinstance(values, When) or values.counts(point):
+            point[name] = choose(name, plain(values))
+    return point
+
+
 def grid(space: Space, range_points: int = DEFAULT_RANGE_POINTS) -> list[dict[str, object]]:
     """Every combination of the space's values, the last hyperparameter varying fastest.
+
+    Combinations that differ in nothing that counts are one.
 
     Args:
         space: The search space; an empty one has exactly one point, the empty one.
         range_points: How many points are drawn from each continuous range.
     """
-    values = [choice.grid(range_points) if isinstance(choice, Range) else tuple(choice) for choice in space.values()]
-    return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+    points: list[dict[str, object]] = [{}]
+    for name, given in space.items():
+        values = plain(given)
+        tried = values.grid(range_points) if isinstance(values, Range) else tuple(values)
+        points = [
+            point
+            for before in points
+            for point in (
+                [{**before, name: value} for value in tried]
+                if not isinstance(given, When) or given.counts(before)
+                else [before]
+            )
+        ]
+    return points
 
 
 def of_detector(named: Mapping[str, Named]) -> dict[str, Named]:
@@ -118,8 +183,9 @@ def space_problems(space: object, *, of_study: bool = False) -> list[str]:
     """
     if not isinstance(space, Mapping):
         return [f"the search space is {_described(space)}; make it a mapping from hyperparameter to its values"]
-    problems = []
-    for name, values in space.items():
+    problems = [] if of_study else condition_problems(space) + _strange_conditions(space)
+    for name, given in space.items():
+        values = plain(given)
         if not isinstance(name, str) or not _is_parameter(name, of_study=of_study):
             also = f", and settings of the detector as {DETECTOR_PREFIX}NAME" if of_study else ""
             problems.append(
@@ -146,8 +212,36 @@ def space_problems(space: object, *, of_study: bool = False) -> list[str]:
     return problems
 
 
+def condition_problems(space: Space) -> list[str]:
+    """What is wrong with the order of hyperparameters that count under a condition, one line each."""
+    names = list(space)
+    return [
+        f"{name!r} counts by the value of {values.name!r}, which does not stand before it; put it there"
+        for place, (name, values) in enumerate(space.items())
+        if isinstance(values, When) and values.name not in names[:place]
+    ]
+
+
+def _strange_conditions(space: Space) -> list[str]:
+    """Which values no other hyperparameter of a plugin has, one line each; a study may leave some of them out."""
+    conditions = [(name, values, space.get(values.name)) for name, values in space.items() if isinstance(values, When)]
+    return [
+        f"{name!r} counts when {values.name!r} is {shown(value)}, which is none of its values; give one of them"
+        for name, values, known in conditions
+        for value in values.accepted
+        if isinstance(known, Sequence) and value not in known
+    ]
+
+
 def as_suggested(given: Values, suggested: Values) -> Values:
-    """The given values; a range of whole numbers if the plugin suggests whole numbers and the range ends at such."""
+    """The given values, under the condition that the plugin suggests if they have none of their own.
+
+    A range is one of whole numbers if the plugin suggests whole numbers and the range ends at such.
+    """
+    if isinstance(given, When):
+        return replace(given, values=plain(as_suggested(given.values, plain(suggested))))
+    if isinstance(suggested, When):
+        return replace(suggested, values=plain(as_suggested(given, suggested.values)))
     if not isinstance(given, Range) or given.integer or not _is_whole(given.low) or not _is_whole(given.high):
         return given
     whole = suggested.integer if isinstance(suggested, Range) else all(type(value) is int for value in suggested)
@@ -159,6 +253,7 @@ def unsuitable_values(given: Values, suggested: Values) -> str:
 
     Other numbers than the suggested ones may be tried. Where a plugin suggests words, it knows no others.
     """
+    given, suggested = plain(given), plain(suggested)
     ends = (given.low, given.high) if isinstance(given, Range) else given
     if isinstance(suggested, Range) or all(map(_is_number, suggested)):
         whole = isinstance(suggested, Range) and suggested.integer
@@ -173,15 +268,20 @@ def unsuitable_values(given: Values, suggested: Values) -> str:
 
 
 def space_to_json(space: Space) -> dict[str, object]:
-    """The space as plain JSON: a list of values, or an object with low, high and log, and integer if it is so."""
-    return {
-        name: _range_to_json(values) if isinstance(values, Range) else list(values) for name, values in space.items()
-    }
+    """The space as plain JSON: a list of values, or an object with low, high and log, and integer if it is so.
+
+    Those that count under a condition are an object with the condition, as `when`, and these as `values`.
+    """
+    return {name: _values_to_json(values) for name, values in space.items()}
 
 
-def _range_to_json(values: Range) -> dict[str, object]:
-    plain: dict[str, object] = {"low": values.low, "high": values.high, "log": values.log}
-    return {**plain, "integer": True} if values.integer else plain
+def _values_to_json(values: Values) -> object:
+    if isinstance(values, When):
+        return {"when": {values.name: values.accepted}, "values": _values_to_json(values.values)}
+    if not isinstance(values, Range):
+        return list(values)
+    found: dict[str, object] = {"low": values.low, "high": values.high, "log": values.log}
+    return {**found, "integer": True} if values.integer else found
 
 
 def _is_parameter(name: str, *, of_study: bool) -> bool:

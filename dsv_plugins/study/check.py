@@ -27,6 +27,7 @@ from dsv_plugins.plugins.spaces import (
     as_suggested,
     grid,
     of_detector,
+    plain,
     unsuitable_values,
     with_settings,
 )
@@ -112,8 +113,8 @@ def detector_settings(
     settings: StudySettings, registry: Registry, name: str, range_points: int = DEFAULT_RANGE_POINTS
 ) -> list[dict[str, object]]:
     """The settings with which a study trains one of its detectors: one point, unless its grid varies them."""
-    space = of_detector(checked_space(settings, registry, DetectorEncoderPlugin, name))
-    return [with_settings(settings.params_of(name), point) for point in grid(space, range_points)]
+    points = grid(checked_space(settings, registry, DetectorEncoderPlugin, name), range_points)
+    return [with_settings(settings.params_of(name), of_detector(point)) for point in points]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
@@ -172,5 +173,6 @@ def checked_space(
         if suggested is not None:
             if problem := unsuitable_values(values, suggested):
                 raise InputError(f"grid: {parameter} of {name} cannot have these values: {problem}")
-            space[parameter] = as_suggested(values, suggested)
+            # Which of a detector's settings count may depend on some that do not vary: its conditions are its own.
+            space[parameter] = as_suggested(values, plain(suggested) if kind is DetectorEncoderPlugin else suggested)
     return space

@@ -9,17 +9,24 @@ from pathlib import Path
 
 from dsv_plugins.data.dataset import Dataset, open_dataset, prepare
 from dsv_plugins.data.images import BadFile
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, PluginSettingsError
 from dsv_plugins.plugins.interfaces import DetectorEncoder
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import Search
-from dsv_plugins.plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
+from dsv_plugins.plugins.spaces import (
+    DEFAULT_RANGE_POINTS,
+    Space,
+    condition_problems,
+    grid,
+    of_detector,
+    with_settings,
+)
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
 from dsv_plugins.study.progress import Observers
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.training.evaluate import make_augmentation
+from dsv_plugins.training.evaluate import make_augmentation, make_detector
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies
 from dsv_plugins.types import DETECTOR, Candidate, Size, size_of_same_aspect
 
@@ -88,14 +95,10 @@ class Plan:
         return {name: arm.space for name, arm in self.arms.items()}
 
     def candidate(self, arm: str, params: Mapping[str, object], context: Mapping[str, str] | None = None) -> Candidate:
-        """A candidate of this study.
-
-        Raises:
-            PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
-        """
+        """A candidate of this study."""
         detector, augmentation = self.arms[arm].detector, self.arms[arm].augmentation
         is_named = len(self.detectors) > 1 or not augmentation
-        candidate = Candidate(
+        return Candidate(
             augmentation=augmentation,
             params={**({DETECTOR: detector} if is_named else {}), **params},
             detector=detector,
@@ -107,14 +110,35 @@ class Plan:
                 "augmentation": self.registry.identity(AugmentationPlugin, augmentation or NEUTRAL),
             },
         )
-        make_augmentation(self.registry, candidate)
-        return candidate
+
+    def refusal(self, candidate: Candidate) -> PluginSettingsError | None:
+        """Why a candidate's plugins refuse its hyperparameters; None if they do not.
+
+        Raises:
+            PluginError: One of them fails otherwise.
+        """
+        try:
+            make_augmentation(self.registry, candidate)
+            if of_detector(candidate.params):
+                make_detector(self.registry, candidate)
+        except PluginSettingsError as error:
+            return error
+        return None
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
-        """Every point of every arm, in grid order, with `range_points` of each range."""
-        return [
-            self.candidate(name, point) for name, space in self.spaces().items() for point in grid(space, range_points)
-        ]
+        """Every point of every arm that its plugins accept, in grid order, with `range_points` of each range.
+
+        Raises:
+            PluginSettingsError: All points of an arm are refused. That shows now, not after an hour.
+        """
+        accepted = []
+        for name, space in self.spaces().items():
+            candidates = [self.candidate(name, point) for point in grid(space, range_points)]
+            refusals = [self.refusal(candidate) for candidate in candidates]
+            if first := next(filter(None, refusals), None) if all(refusals) else None:
+                raise first
+            accepted += [each for each, refusal in zip(candidates, refusals, strict=True) if refusal is None]
+        return accepted
 
     def context(self, dataset: Dataset) -> dict[str, str]:
         """What the outcome of every training depends on besides its candidate's plugins and settings."""
@@ -192,7 +216,11 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
 
 
 def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, DetectorEncoder]) -> dict[str, Arm]:
-    """A detector that learns from augmentations has an arm for each of them, another has one."""
+    """A detector that learns from augmentations has an arm for each of them, another has one.
+
+    Raises:
+        InputError: A hyperparameter counts under a condition that cannot be.
+    """
     arms: dict[str, Arm] = {}
     for name, detector in detectors.items():
         if not detector.learns_from_augmentation:
@@ -201,6 +229,9 @@ def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, D
         for augmentation in settings.augmentations:
             label = f"{name} {augmentation}" if len(detectors) > 1 else augmentation
             arms[label] = Arm(name, augmentation, search_space(settings, registry, name, augmentation))
+    for arm in arms.values():
+        for problem in condition_problems(arm.space):
+            raise InputError(f"grid: {problem}")
     return arms
 
 
@@ -210,10 +241,15 @@ def _common_detector(settings: StudySettings, registry: Registry, name: str) -> 
     Raises:
         InputError: They differ in what they must have in common.
     """
-    first, *others = [
-        registry.create(DetectorEncoderPlugin, name, point)
-        for point in detector_settings(settings, registry, name, range_points=2)  # the ends of a range stand for all
-    ]
+    made, refusals = [], []
+    for point in detector_settings(settings, registry, name, range_points=2):  # the ends of a range stand for all
+        try:
+            made.append(registry.create(DetectorEncoderPlugin, name, point))
+        except PluginSettingsError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    first, *others = made
     for other in others:
         for trait in (
             "image_size",

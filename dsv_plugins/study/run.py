@@ -127,6 +127,7 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         seed=settings.seed,
         run=folder.path,
         note=log.note,
+        accepted=schedule.accepted,
     )
     log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
     label = plan.registry.label(SearchPlugin, settings.search)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsv_plugins.errors import StoreError, TrainingError, WorkerError, reason_of
+from dsv_plugins.errors import PluginSettingsError, StoreError, TrainingError, WorkerError, reason_of
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Executor, Outcome
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.records import ExecutorPlugin
@@ -61,6 +61,7 @@ class Schedule:
         self.failures: dict[str, str] = {}
         self.costs: dict[tuple[str, int | None], int] = {}
         self.first_error: BaseException | None = None
+        self._refusals: dict[str, PluginSettingsError | None] = {}
 
     @property
     def updates_spent(self) -> int | None:
@@ -70,11 +71,21 @@ class Schedule:
         starts = {start.id: start for start in map(shared_start_of, self.requested.values())}
         return sum(self._plan.shared_updates(start.detector) for start in starts.values()) + sum(self.costs.values())
 
+    def accepted(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that their plugins can be made with; a note tells which cannot, when they first come up."""
+        new = [each for each in candidates if each.id not in self._refusals]
+        self._refusals |= {each.id: self._plan.refusal(each) for each in new}
+        refused = [each for each in new if self._refusals[each.id] is not None]
+        if refused:
+            several = f"{len(refused)} candidates are left out, the first: " if len(refused) > 1 else ""
+            self._log.note(f"{several or f'{refused[0]} is left out: '}{self._refusals[refused[0].id]}")
+        return [each for each in candidates if self._refusals[each.id] is None]
+
     def evaluate(
         self, candidates: Sequence[Candidate], updates: int | None, resumes_from: int | None
     ) -> Mapping[str, Evaluation]:
         """Train those that are not stored yet, and load them all."""
-        requested = {candidate.id: candidate for candidate in candidates}  # a search may propose one twice
+        requested = {each.id: each for each in self.accepted(candidates)}  # a search may propose one twice
         self.requested.update(requested)
         candidates = [candidate for candidate in requested.values() if candidate.id not in self.failures]
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]

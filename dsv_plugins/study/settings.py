@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dsv_plugins.errors import InputError, shown
 from dsv_plugins.plugins.records import Plugin
 from dsv_plugins.plugins.search import Rungs
-from dsv_plugins.plugins.spaces import Space, Values, space_problems, space_to_json
+from dsv_plugins.plugins.spaces import Space, Values, When, space_problems, space_to_json
 from dsv_plugins.plugins.unpackaged import as_plugins
 from dsv_plugins.run.remote_copy import is_address
-from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
+from dsv_plugins.types import DETECTOR_PREFIX
 
 if TYPE_CHECKING:  # torch comes with it
     from dsv_plugins.data.sources import Source
@@ -166,11 +166,15 @@ class StudySettings:
 
     def varied_settings(self, detector: str) -> dict[str, Values]:
         """The settings of one detector that the grid varies, as detector.NAME."""
-        named = {name: name.partition(".") for name in self.grid}
+        own = (DETECTOR_PREFIX, f"{detector}.")
+
+        def renamed(name: str) -> str:
+            return f"{DETECTOR_PREFIX}{name.partition('.')[2]}" if name.startswith(own) else name
+
         return {
-            f"{DETECTOR_PREFIX}{setting}": self.grid[name]
-            for name, (owner, dot, setting) in named.items()
-            if dot and owner in (DETECTOR, detector)
+            renamed(name): values.renamed(renamed) if isinstance(values, When) else values
+            for name, values in self.grid.items()
+            if name.startswith(own)
         }
 
     @property

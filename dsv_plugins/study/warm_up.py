@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
+from dsv_plugins.errors import PluginSettingsError
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.registry import build_registry
 
@@ -19,4 +21,5 @@ def prepare_worker(detectors: Mapping[str, Mapping[str, object]], plugins: tuple
     """
     registry = build_registry(plugins)
     for name, settings in detectors.items():
-        registry.create(DetectorEncoderPlugin, name, settings).warm_up()
+        with contextlib.suppress(PluginSettingsError):  # a study leaves such settings out
+            registry.create(DetectorEncoderPlugin, name, settings).warm_up()

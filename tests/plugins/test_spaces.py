@@ -12,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsv_plugins import AugmentationPlugin
+from dsv_plugins.plugins.records import record_problems
 from dsv_plugins.plugins.spaces import (
     DEFAULT_RANGE_POINTS,
     Range,
     Values,
+    When,
     as_suggested,
+    draw,
     grid,
     space_problems,
     space_to_json,
@@ -220,3 +224,97 @@ def test_a_range_on_whole_numbers_stays_on_them() -> None:
 def test_a_value_that_is_given_twice_is_told() -> None:
     assert space_problems({"size": [1, 2, 1]}) == ["the values of 'size' include 1 more than once; give each once"]
     assert space_problems({"size": [1, 1.0, True]}) == []  # written differently, they are different candidates
+
+
+# ---------------------------------------------------------------------------
+# Hyperparameters that count under a condition
+# ---------------------------------------------------------------------------
+
+CONDITIONAL = {
+    "mode": ["drop", "posterize", "blur"],
+    "size": When("mode", "drop", Range(1, 3)),
+    "edge": When("size", 2, ["soft", "hard"]),
+    "bits": When("mode", ["posterize", "drop"], [4, 5]),
+}
+
+
+def test_candidates_that_cannot_differ_are_one():
+    """Against plain loops over every combination, with what does not count taken out."""
+    every = itertools.product(["drop", "posterize", "blur"], [1.0, 2.0, 3.0], ["soft", "hard"], [4, 5])
+    expected = []
+    for mode, size, edge, bits in every:
+        point = {"mode": mode}
+        if mode == "drop":
+            point["size"] = size
+            if size == 2:
+                point["edge"] = edge
+        if mode != "blur":
+            point["bits"] = bits
+        if point not in expected:
+            expected.append(point)
+    assert grid(CONDITIONAL, range_points=3) == expected
+    assert len(expected) == 4 * 2 + 2 + 1
+
+
+def test_a_drawn_point_has_what_counts():
+    asked = []
+
+    def last(name, values):
+        asked.append(name)
+        return values.high if isinstance(values, Range) else values[-1]
+
+    assert draw(CONDITIONAL, last) == {"mode": "blur"}
+    assert draw({**CONDITIONAL, "mode": ["drop"]}, last) == {"mode": "drop", "size": 3, "bits": 5}
+    assert asked == ["mode", "mode", "size", "bits"]
+
+
+def test_conditions_are_plain_json():
+    assert json.loads(json.dumps(space_to_json(CONDITIONAL))) == {
+        "mode": ["drop", "posterize", "blur"],
+        "size": {"when": {"mode": ["drop"]}, "values": {"low": 1, "high": 3, "log": False}},
+        "edge": {"when": {"size": [2]}, "values": ["soft", "hard"]},
+        "bits": {"when": {"mode": ["posterize", "drop"]}, "values": [4, 5]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        ({"size": When("mode", "a", [1]), "mode": ["a"]}, "'mode' does not stand before it; put it there"),
+        ({"size": When("mood", "a", [1])}, "'mood' does not stand before it"),
+        (
+            {"mode": ["a", "b"], "size": When("mode", "c", [1])},
+            "is 'c', which is none of its values",
+        ),
+        ({"mode": ["a"], "size": When("mode", "a", [])}, "the search space of 'size' is empty"),
+        ({"mode": ["a"], "size": When("mode", "a", Range(2, 1))}, "the range of 'size' is empty"),
+        ({"mode": ["a"], "size": When("mode", "a", When("mode", "a", [1]))}, "give a list of values or a Range"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_one_line(space, problem):
+    (found,) = space_problems(space)
+    assert problem in found
+
+
+def test_values_of_a_study_keep_the_condition_of_the_plugin():
+    suggested = When("mode", "drop", Range(1, 9, integer=True))
+    assert as_suggested([2, 4], suggested) == When("mode", "drop", [2, 4])
+    assert as_suggested(Range(2.0, 4.0), suggested) == When("mode", "drop", Range(2, 4, integer=True))
+    assert as_suggested(When("kind", "a", Range(2.0, 4.0)), suggested) == When("kind", "a", Range(2, 4, integer=True))
+    assert unsuitable_values(When("kind", "a", ["x"]), suggested) == "'x' is no whole number"
+
+
+def test_a_factory_must_do_without_what_does_not_count():
+    def needs(mode, size):
+        pass
+
+    def does_without(mode, size=0.1):
+        pass
+
+    space = {"mode": ["drop", "blur"], "size": When("mode", "drop", [0.1])}
+    assert record_problems(AugmentationPlugin("fog", does_without, space=space)) == []
+    assert record_problems(AugmentationPlugin("fog", needs, space=space)) == [
+        "the factory needs 'size'; give it a default, since it does not always count"
+    ]
+    (unknown,) = record_problems(AugmentationPlugin("fog", lambda mode: None, space=space))
+    assert unknown.startswith("the factory does not take 'size'")

@@ -25,7 +25,17 @@ from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_anomalib.table import plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
-from dsv_plugins import DetectorEncoderPlugin, Display, InputError, Observer, Result, build_registry
+from dsv_plugins import (
+    DetectorEncoderPlugin,
+    Display,
+    InputError,
+    Observer,
+    Result,
+    Space,
+    Values,
+    When,
+    build_registry,
+)
 from dsv_plugins import select as select_images
 from dsv_plugins.calibration import check_promise, check_rate, combined_scores
 from dsv_plugins.errors import did_you_mean
@@ -74,7 +84,7 @@ def select(
     datamodule: AnomalibDataModule,
     *,
     augmentation: str | Sequence[str] | None = None,
-    space: Mapping[str, Sequence[object]] | None = None,
+    space: Space | None = None,
     selector: str | Sequence[str] | None = None,
     engine_args: Mapping[str, Any] | None = None,
     detector_params: Mapping[str, Any] | None = None,
@@ -132,7 +142,7 @@ def select(
         result = select_images(
             *images,
             augmentation=augmentation or own,
-            grid={_setting(name, detector): values for name, values in (space or {}).items()},
+            grid=_settings(space or {}, detector),
             detector=detector,
             detector_params=params,
             plugins=plugins,
@@ -143,6 +153,14 @@ def select(
             watching.noted(str(result.findings))
     found = {field.name: getattr(result, field.name) for field in fields(result)}
     return Selected(**found, false_alarms=false_alarms)
+
+
+def _settings(space: Space, detector: str) -> dict[str, Values]:
+    """The space by the names that its hyperparameters have in a study."""
+    name_of = functools.partial(_setting, detector=detector)
+    return {
+        name_of(name): values.renamed(name_of) if isinstance(values, When) else values for name, values in space.items()
+    }
 
 
 def _setting(name: str, detector: str) -> str:

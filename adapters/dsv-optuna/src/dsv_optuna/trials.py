@@ -14,7 +14,7 @@ import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState
 
-from dsv_plugins import Candidate, Evaluation, InputError, Range, SearchProblem, Space, Values, space_to_json
+from dsv_plugins import Candidate, Evaluation, InputError, Range, SearchProblem, space_to_json
 from dsv_plugins.errors import describe_error
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class Trials:
         """The candidate that a trial stands for; with several augmentations, it includes the choice of one."""
         spaces = self._problem.spaces
         name = next(iter(spaces)) if len(spaces) == 1 else trial.suggest_categorical("augmentation", list(spaces))
-        params = {key: _suggested(trial, f"{name}.{key}", values) for key, values in spaces[name].items()}
-        candidate = self._problem.candidate(name, params)
+        candidate = self._problem.propose(name, lambda key, values: _suggested(trial, f"{name}.{key}", values))
         if isinstance(trial, Trial):
             trial.set_user_attr(RUN, self._here)
             trial.set_user_attr(CANDIDATE, candidate.id)
@@ -158,7 +157,7 @@ def _quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _suggested(trial: BaseTrial, name: str, values: Values) -> object:
+def _suggested(trial: BaseTrial, name: str, values: Sequence[object] | Range) -> object:
     if isinstance(values, Range) and values.integer:
         return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
     if isinstance(values, Range):
@@ -179,11 +178,11 @@ def _pruner(name: str, problem: SearchProblem) -> BasePruner:
 
 def _name(problem: SearchProblem) -> str:
     """The same for studies of the same images, detector and spaces."""
-    first = {name: problem.candidate(name, _first_point(space)).id for name, space in problem.spaces.items()}
+    first = {name: problem.propose(name, _first).id for name in problem.spaces}
     spaces = {name: space_to_json(space) for name, space in problem.spaces.items()}
     content = json.dumps([first, spaces, problem.steps()])
     return f"dsv-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-def _first_point(space: Space) -> dict[str, object]:
-    return {name: values.low if isinstance(values, Range) else values[0] for name, values in space.items()}
+def _first(_: str, values: Sequence[object] | Range) -> object:
+    return values.low if isinstance(values, Range) else values[0]
