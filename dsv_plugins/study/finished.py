@@ -68,21 +68,23 @@ def finished_result(
     record = read_finished(folder)
     if record is None or settings.address is not None or record.depends_on != _dependencies(settings, registry):
         return None
-    with folder.locked():
+    log = RunLog(folder, None, make_observers(settings, registry, observer))
+    with folder.locked(), log.failure_notified():
         claim(folder, settings.identity())
-        log = RunLog(folder, None, make_observers(settings, registry, observer))
         if log.journal.unreadable_lines() or not _is_unchanged(settings, folder, record):
             return None
         result = _stored(settings, folder, record, log)
         log.record(RESUMED, pid=os.getpid(), command=command)
         proposes = registry.get(SearchPlugin, settings.search).proposes
-        log.notify(Observer.started, folder.path, [] if proposes else [entry.candidate for entry in result.candidates])
+        candidates = [] if proposes else [entry.candidate for entry in result.candidates]
+        log.notify(Observer.started, folder.path, candidates, planned=len(result.candidates))
         log.notify(Observer.dispatching, folder.path, [], result.candidates[0].updates)
         for note in record.notes:
             log.note(note)
         log.record(SELECTED, candidate=result.choice.candidate.id, selector=next(iter(result.selected)))
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
+        log.notify(Observer.study_ended, result)
         return result
 
 

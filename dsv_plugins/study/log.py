@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec
 
 from dsv_plugins.plugins.observer import Observer
@@ -35,11 +36,23 @@ class RunLog:
         self.journal = Journal(folder.journal)
         self.observers = observers
         self.notes: list[str] = []
+        self._has_started = False
+
+    @contextlib.contextmanager
+    def failure_notified(self) -> Iterator[None]:
+        """Notify the observers of an error that ends the study in the block, if they know that it has started."""
+        try:
+            yield
+        except BaseException as error:
+            if self._has_started:
+                self.notify(Observer.study_failed, error)
+            raise
 
     def notify(
         self, event: Callable[Concatenate[Observer, Details], None], *args: Details.args, **kwargs: Details.kwargs
     ) -> None:
         """Notify the observers of an event."""
+        self._has_started = self._has_started or event.__name__ == Observer.started.__name__
         self.observers.notify(event, *args, **kwargs)
 
     def record(self, event: str, **details: object) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from dsv_plugins.errors import describe_error
 from dsv_plugins.plugins.observer import Observer
@@ -39,15 +40,24 @@ class Observers:
     def notify(
         self, event: Callable[Concatenate[Observer, Details], None], *args: Details.args, **kwargs: Details.kwargs
     ) -> None:
-        """Call one method of every observer, as in `notify(Observer.finished, candidate, seconds)`."""
+        """Call one method of every observer, as in `notify(Observer.finished, candidate, seconds)`.
+
+        What was added to an event later is given by keyword: observers that were written before do not take it.
+        """
         with self._one_at_a_time:
-            getattr(self._own, event.__name__)(*args, **kwargs)
+            _call(getattr(self._own, event.__name__), args, kwargs)
             for name, observer in list(self._plugins.items()):
                 try:
-                    getattr(observer, event.__name__)(*args, **kwargs)
+                    _call(getattr(observer, event.__name__), args, kwargs)
                 except (Exception, SystemExit) as error:  # a logger is not worth a study
                     del self._plugins[name]
                     self.notify(Observer.noted, f"observer {name!r} failed and is left out ({describe_error(error)})")
+
+
+def _call(method: Callable[..., None], args: tuple[Any, ...], later: dict[str, Any]) -> None:
+    parameters = inspect.signature(method).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    method(*args, **{name: value for name, value in later.items() if takes_all or name in parameters})
 
 
 class ProgressWatcher:

@@ -51,7 +51,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
     remote_copy = None if settings.address is None else RemoteCopy(settings.address, folder)
     log = RunLog(folder, remote_copy, make_observers(settings, registry, observer))
     schedule = Schedule(plan, folder, executor, log)
-    with folder.locked():
+    with folder.locked(), log.failure_notified():
         if remote_copy is not None:
             remote_copy.pull()
         was_there = claim(folder, settings.identity())
@@ -101,6 +101,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         remember(settings, registry, folder, result, size, dataset.fingerprint, lasting)
         for name, choice in result.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
+        log.notify(Observer.study_ended, result)
         return result
 
 
@@ -129,7 +130,8 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         note=log.note,
         accepted=schedule.accepted,
     )
-    log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
+    candidates = [] if plan.search_record.proposes else problem.grid()
+    log.notify(Observer.started, folder.path, candidates, planned=len(candidates) or plan.search.trials)
     label = plan.registry.label(SearchPlugin, settings.search)
     with exits_blamed(label):
         evaluations: object = plan.search.run(problem)

@@ -208,7 +208,8 @@ class Schedule:
         else:
             assert outcome.value is not None
             self._log.record("finished", candidate=candidate.id, updates=updates, seconds=outcome.value)
-            self._log.notify(Observer.finished, candidate, outcome.value)
+            evaluation = EvaluationFolder(self._folder.candidate(candidate.id, updates)).load()
+            self._log.notify(Observer.finished, candidate, outcome.value, evaluation=evaluation)
 
     def _is_stored(self, candidate: Candidate, updates: int | None) -> bool:
         return self._is_whole(self._folder.candidate(candidate.id, updates), candidate)

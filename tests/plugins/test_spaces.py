@@ -280,8 +280,11 @@ def test_conditions_are_plain_json():
 @pytest.mark.parametrize(
     ("space", "problem"),
     [
-        ({"size": When("mode", "a", [1]), "mode": ["a"]}, "'mode' does not stand before it; put it there"),
-        ({"size": When("mood", "a", [1])}, "'mood' does not stand before it"),
+        (
+            {"size": When("mode", "a", [1]), "mode": ["a"]},
+            "which does not stand before it; put it there",
+        ),
+        ({"size": When("mood", "a", [1])}, "'size' counts by the value of 'mood', which"),
         (
             {"mode": ["a", "b"], "size": When("mode", "c", [1])},
             "is 'c', which is none of its values",

@@ -6,6 +6,7 @@ import json
 from types import ModuleType
 
 import pytest
+import torch
 from conftest import DETECTOR, TINY
 
 from dsv_plugins import (
@@ -13,6 +14,9 @@ from dsv_plugins import (
     Observer,
     ObserverPlugin,
     PluginSettingsError,
+    Search,
+    SearchPlugin,
+    SelectorPlugin,
     UnknownPluginError,
     hookimpl,
     select,
@@ -74,7 +78,98 @@ def test_events_come_in_order(task, tmp_path):
     observer = Everything()
     run(task, tmp_path / "run", observer=observer)
     shared_start, candidate = ["dispatching", "training", "finished"], ["training", "finished"]
-    assert observer.events == ["started", *shared_start, "dispatching", *candidate, *candidate, "selected"]
+    trainings = [*shared_start, "dispatching", *candidate, *candidate]
+    assert observer.events == ["started", *trainings, "selected", "study_ended"]
+    observer.events.clear()
+    run(task, tmp_path / "run", observer=observer)  # what is stored is notified of, too
+    assert observer.events == ["started", "dispatching", "selected", "study_ended"]
+
+
+class Logger(Observer):
+    """Keeps what only the later arguments and events tell."""
+
+    def __init__(self):
+        self.planned, self.evaluations, self.ends = [], {}, []
+
+    def started(self, run, candidates, planned=None):
+        self.planned.append((len(candidates), planned))
+
+    def finished(self, candidate, seconds, evaluation=None):
+        self.evaluations[str(candidate)] = evaluation
+
+    def study_ended(self, result):
+        self.ends.append(result)
+
+    def study_failed(self, error):
+        self.ends.append(error)
+
+
+class Half(Search):
+    """Proposes the first half of the grid."""
+
+    trials = 7
+
+    def run(self, problem):
+        candidates = problem.grid()
+        return problem.evaluate(candidates[: len(candidates) // 2], problem.budget, None)
+
+
+class Zero:
+    def losses(self, evaluations):
+        return [0.0 for _ in evaluations]
+
+
+class Interrupted:
+    def losses(self, evaluations):
+        raise KeyboardInterrupt
+
+
+def test_an_observer_sees_evaluations_and_all_losses_of_all_selectors(task, tmp_path):
+    logger = Logger()
+    result = run(task, tmp_path / "run", observer=logger, selector=["dsv", SelectorPlugin("zero", Zero)])
+    assert logger.planned == [(2, 2)]
+    assert logger.evaluations.pop("shared start") is None
+    assert set(logger.evaluations) == {str(entry.candidate) for entry in result.candidates}
+    for entry in result.candidates:
+        seen = logger.evaluations[str(entry.candidate)]
+        assert torch.equal(seen.scores.test, result.evaluation(entry.candidate).scores.test)
+    (ended,) = logger.ends
+    assert [entry.losses for entry in ended.candidates] == [entry.losses for entry in result.candidates]
+    assert all(set(entry.losses) == {"dsv", "zero"} for entry in ended.candidates)
+
+
+def test_the_number_of_candidates_is_told_for_a_search_that_proposes_them(task, tmp_path):
+    logger = Logger()
+    run(task, tmp_path / "run", observer=logger, search=SearchPlugin("half", Half, proposes=True))
+    assert logger.planned == [(0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "error"), [("mc", InputError), (SelectorPlugin("interrupted", Interrupted), KeyboardInterrupt)]
+)
+def test_a_study_that_fails_is_told_once_and_only_if_it_had_started(task, tmp_path, selector, error):
+    logger = Logger()
+    with pytest.raises(error) as raised:
+        run(
+            task, tmp_path / "run", observer=logger, selector=selector, search="halving" if selector == "mc" else "grid"
+        )
+    started = error is KeyboardInterrupt
+    assert logger.planned == [(2, 2)] * started
+    assert logger.ends == [raised.value] * started
+
+
+def test_an_observer_of_the_first_interface_is_called_without_what_came_later():
+    class Old(Observer):
+        def finished(self, candidate, seconds):
+            heard.append((candidate, seconds))
+
+    class Open(Observer):
+        def finished(self, *args, **later):
+            heard.append((args, later))
+
+    heard = []
+    Observers(Old(), {"open": Open()}).notify(Observer.finished, "fog", 1.0, evaluation="all of it")
+    assert heard == [("fog", 1.0), (("fog", 1.0), {"evaluation": "all of it"})]
 
 
 class Fragile(Observer):

@@ -28,6 +28,7 @@ from dsv_plugins import (
     SearchProblem,
     SelectorPlugin,
     Study,
+    When,
     build_registry,
     hookimpl,
 )
@@ -122,6 +123,19 @@ def test_those_that_fail_count_and_are_left_out(tmp_path):
     requested = Counter(candidate.augmentation for candidate in landscape.requested().values())
     assert len(found) == requested["paste"] == 12 - requested["cut"]
     assert requested["cut"] > 0
+
+
+def test_a_hyperparameter_that_does_not_count_is_not_proposed(tmp_path):
+    landscape = Landscape(tmp_path)
+    space = {"mode": ["drop", "posterize"], "size": When("mode", "drop", Range(0.05, 0.4))}
+    object.__setattr__(landscape.problem, "spaces", {"cut": space})
+    landscape.loss = lambda candidate: candidate.params.get("size", 0.1)
+    found = landscape.search(trials=20, pruner="none")
+    proposed = [candidate.params for candidate in landscape.requested().values()]
+    assert {"mode": "posterize"} in proposed
+    dropped = [params for params in proposed if params["mode"] == "drop"]
+    assert all(0.05 <= params["size"] <= 0.4 for params in dropped)
+    assert len(found) == len(dropped) + 1, "all that do not count it are one candidate"
 
 
 def test_machines_share_a_search_through_a_storage(tmp_path):
