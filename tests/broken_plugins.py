@@ -275,6 +275,25 @@ class Halved(torch.nn.Module):
         return (self.found.score(images) / 2,)
 
 
+class Distances(torch.nn.Module):
+    """The right scores, by an operator that does otherwise for more than 25 rows."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def forward(self, images):
+        return (torch.cdist(self.found.encode(images), self.found.centre[None])[:, 0],)
+
+
+class Eigenvalues(Distances):
+    """The right scores, with an operator that ONNX does not have."""
+
+    def forward(self, images):
+        rows = self.found.encode(images) - self.found.centre
+        return (torch.linalg.eigvalsh(rows[:, :, None] @ rows[:, None])[:, -1].sqrt(),)
+
+
 class Heating(Halved):
     """The scores of a detector, and heatmaps that it does not have."""
 
@@ -535,8 +554,12 @@ def outside(problem):
     return whole(problem, [problem.candidate("paste", {"size": 0.3})])
 
 
+def counts_everything(problem):
+    return whole(problem, [problem.candidate("cut", {"size": 0.3, "kind": [0, 1], "angle": 45})])
+
+
 def by_the_dice(problem):
-    return whole(problem, [problem.candidate("cut", {"size": random.SystemRandom().uniform(0.2, 1), "kind": "soft"})])
+    return whole(problem, [problem.candidate("cut", {"size": random.SystemRandom().uniform(0.2, 1), "kind": [0, 1]})])
 
 
 def keeps_failures(problem):
@@ -560,6 +583,7 @@ BROKEN_SEARCHES = [
     Broken("returns_what_got_the_whole_budget", search(without_the_rest, parts=True)),
     Broken("returns_what_got_the_whole_budget", search(from_nowhere), along=None),
     Broken("stays_in_the_search_spaces", search(outside)),
+    Broken("stays_in_the_search_spaces", search(counts_everything)),
     Broken("repeats_itself", search(by_the_dice)),
     Broken("continues_without_those_that_fail", search(keeps_failures), along=None),
     Broken("takes_a_detector_without_a_budget", search(lambda problem: problem.evaluate(problem.grid(), 90, None))),
@@ -575,11 +599,17 @@ class Impatient(Observer):
         """Takes no seconds."""
 
 
+class Unready(Observer):
+    def study_failed(self, error):
+        self.writer.close()
+
+
 BROKEN_OBSERVERS = [
     Broken("has_sound_record", ObserverPlugin("broken", lambda folder: Observer()), along=None),
-    Broken("is_an_observer", ObserverPlugin("broken", object), along=None),
+    Broken("has_all_methods", ObserverPlugin("broken", object), along=None),
     Broken("has_no_misspelled_events", ObserverPlugin("broken", type("Deaf", (Observer,), {"finnished": print}))),
     Broken("takes_the_events_of_a_study", ObserverPlugin("broken", Impatient)),
+    Broken("takes_the_events_of_a_study", ObserverPlugin("unready", Unready)),
 ]
 
 BROKEN = (

@@ -19,6 +19,7 @@ import yaml
 from dsv_plugins import build_registry
 from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.plugins.registry import DISTRIBUTION
+from dsv_plugins.testing._suite import names_of
 
 __all__ = ["PAGES", "packages", "with_tables"]
 
@@ -66,8 +67,10 @@ def _packages(where: str) -> str:
 def _checks() -> str:
     parts = []
     for kind in RECORDS:
-        checks = importlib.import_module(f"dsv_plugins.testing._{kind}").SUITE.checks
-        rows = ((f"`{check.__name__}`", " ".join((inspect.getdoc(check) or "").split())) for check in checks)
+        suite = importlib.import_module(f"dsv_plugins.testing._{kind}").Checks
+        rows = (
+            (f"`{name}`", " ".join((inspect.getdoc(getattr(suite, name)) or "").split())) for name in names_of(suite)
+        )
         parts.append(f"### `{kind}`\n\n{_table(('check', 'what it wants'), rows)}")
     return "\n\n".join(parts)
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.types import Candidate
+from dsv_plugins.types import Candidate, Evaluation
 
 __all__ = ["Display"]
 
@@ -93,7 +93,7 @@ class Display(Observer):
         if not self._console.is_terminal and time.monotonic() - self._said >= SILENCE:
             self._say(f"{candidate}: {detail}, {self._done} of {self._planned()} done")
 
-    def finished(self, candidate: Candidate, seconds: float) -> None:
+    def finished(self, candidate: Candidate, seconds: float, evaluation: Evaluation | None = None) -> None:
         """Take a candidate off the display."""
         self._end(candidate)
         self._say(f"{candidate} done in {seconds:.0f} s, {self._done} of {self._planned()}")

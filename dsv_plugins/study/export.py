@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -20,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from dsv_plugins.calibration import Calibration
-from dsv_plugins.errors import InputError, PluginError, describe_error
+from dsv_plugins.errors import InputError, PluginError
 from dsv_plugins.run.folder import write_bytes
 from dsv_plugins.study.model import Model
-from dsv_plugins.types import height_and_width
+from dsv_plugins.types import Size, height_and_width
 
-__all__ = ["METADATA_FILE", "SUFFIXES", "Judge", "describe", "export_model"]
+__all__ = ["METADATA_FILE", "SUFFIXES", "Judge", "describe", "export_judge", "export_model"]
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 """Of the file in each format."""
@@ -35,6 +36,8 @@ ONNX_PACKAGES = ("onnx", "onnxscript")
 INPUT, BATCH = "images", "batch"
 TRACED_IMAGES = 2
 """A single one would be taken for a constant."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+UNKNOWN_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)'")
 
 
 class Judge(nn.Module):
@@ -91,15 +94,62 @@ def export_model(model: Model, file_format: str, target: Path) -> tuple[str, ...
     if detector is None:
         raise InputError(f"the detector {name!r} cannot be exported; its plugin has no as_module")
     judge = Judge(detector, model.calibration, model.false_alarms).eval()
-    images = torch.zeros(TRACED_IMAGES, 3, *height_and_width(model.record.image_size))
+    try:
+        outputs, content = export_judge(judge, model.record.image_size, file_format, describe(model))
+    except PluginError as error:
+        raise PluginError(f"the detector {name!r} cannot be exported: {error}") from error
+    write_bytes(target, content)
+    return outputs
+
+
+def export_judge(
+    judge: Judge, image_size: Size, file_format: str, description: Mapping[str, str]
+) -> tuple[tuple[str, ...], bytes]:
+    """Return the names of a judge's outputs, and the content of its file.
+
+    Args:
+        judge: The detector with its calibration.
+        image_size: The size of the images that it takes.
+        file_format: One of `SUFFIXES`.
+        description: What the file says of itself.
+
+    Raises:
+        PluginError: It cannot be traced or converted. The message names the operator at fault, or the line it is in.
+    """
+    images = torch.zeros(TRACED_IMAGES, 3, *height_and_width(image_size))
     try:
         with _quiet(), torch.no_grad():
             outputs = tuple(judge(images))
-            content = _WRITERS[file_format](_traced(judge, images), outputs, describe(model))
+            program = _traced(judge, images)
     except Exception as error:
-        raise PluginError(f"the detector {name!r} cannot be exported: {describe_error(error)}") from error
-    write_bytes(target, content)
-    return outputs
+        line = _line_at_fault(judge, images)
+        reason = f"the number of images cannot vary in the line {line!r}" if line else _plain(error)
+        raise PluginError(reason) from error
+    try:
+        with _quiet(), torch.no_grad():
+            return outputs, _WRITERS[file_format](program, outputs, description)
+    except Exception as error:
+        operator = UNKNOWN_OPERATOR.search(str(error))
+        raise PluginError(f"ONNX has no operator for {operator[1]}" if operator else _plain(error)) from error
+
+
+def _line_at_fault(judge: Judge, images: Tensor) -> str:
+    """The line of the detector's code that keeps it from being traced for any number of images; empty if unknown."""
+    with contextlib.suppress(Exception), _quiet(), torch.no_grad():
+        draft = torch.export.draft_export(judge, (images,), dynamic_shapes=_any_number_of_images())
+        frames = draft._report.failures[0].data["user_stack"]  # type: ignore[attr-defined]
+        return str(frames[-1]["loc"])
+    return ""
+
+
+def _plain(error: Exception) -> str:
+    """The type of an exporter's error and the first line of its message."""
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {COLOUR.sub('', first)}"
+
+
+def _any_number_of_images() -> dict[str, dict[int, Any]]:
+    return {INPUT: {0: torch.export.Dim(BATCH)}}
 
 
 def _traced(judge: Judge, images: Tensor) -> Any:
@@ -108,7 +158,7 @@ def _traced(judge: Judge, images: Tensor) -> Any:
     Some networks, such as Glass of anomalib, take the number that they are run with for the only one. From their code
     alone, without running them, they can be traced.
     """
-    shapes = {INPUT: {0: torch.export.Dim(BATCH)}}
+    shapes = _any_number_of_images()
     try:
         return torch.export.export(judge, (images,), dynamic_shapes=shapes)
     except Exception as error:

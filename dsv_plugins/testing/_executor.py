@@ -6,59 +6,43 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dsv_plugins.plugins.interfaces import Executor, Outcome
-from dsv_plugins.testing._suite import Subject, Suite, demand, has_all_methods, has_sound_record
+from dsv_plugins.testing._suite import Suite, demand
 
-__all__ = ["SUITE"]
+__all__ = ["Checks"]
 
 JOBS = (5, 0, 3, 8)
 BAD_JOB = 3
 
 
-_Subject = Subject[Executor]
+class Checks(Suite[Executor]):
+    """The checks of an executor."""
 
+    def returns_one_outcome_for_each_job(self) -> None:
+        """Every job has exactly one outcome, with the job's index and the value that the work returned."""
+        outcomes = _run(self._build(), _double, JOBS)
+        values = {outcome.index: outcome.value for outcome in outcomes}
+        expected = {index: _double(job) for index, job in enumerate(JOBS)}
+        demand(values == expected, f"returned the values {values}, by index, and {expected} was expected")
 
-def returns_one_outcome_for_each_job(subject: _Subject) -> None:
-    """Every job has exactly one outcome, with the job's index and the value that the work returned."""
-    outcomes = _run(subject.build(), _double, JOBS)
-    values = {outcome.index: outcome.value for outcome in outcomes}
-    expected = {index: _double(job) for index, job in enumerate(JOBS)}
-    demand(values == expected, f"returned the values {values}, by index, and {expected} was expected")
+    def reports_an_error_in_its_outcome(self) -> None:
+        """A job that raises has its error in its outcome, and the others end with their values."""
+        outcomes = {outcome.index: outcome for outcome in _run(self._build(), _fail_on_the_bad_job, JOBS)}
+        for index, job in enumerate(JOBS):
+            error, value = outcomes[index].error, outcomes[index].value
+            if job == BAD_JOB:
+                demand(isinstance(error, BaseException), f"returned {error!r} as the error of a job that raised")
+            else:
+                demand(error is None and value == job, f"returned {outcomes[index]} for a job that did not raise")
 
+    def takes_no_jobs(self) -> None:
+        """Without jobs there are no outcomes, and no error."""
+        _run(self._build(), _double, ())
 
-def reports_an_error_in_its_outcome(subject: _Subject) -> None:
-    """A job that raises has its error in its outcome, and the others end with their values."""
-    outcomes = {outcome.index: outcome for outcome in _run(subject.build(), _fail_on_the_bad_job, JOBS)}
-    for index, job in enumerate(JOBS):
-        error, value = outcomes[index].error, outcomes[index].value
-        if job == BAD_JOB:
-            demand(isinstance(error, BaseException), f"returned {error!r} as the error of a job that raised")
-        else:
-            demand(error is None and value == job, f"returned {outcomes[index]} for a job that did not raise")
-
-
-def takes_no_jobs(subject: _Subject) -> None:
-    """Without jobs there are no outcomes, and no error."""
-    _run(subject.build(), _double, ())
-
-
-def runs_again(subject: _Subject) -> None:
-    """One object can run jobs more than once."""
-    executor = subject.build()
-    for _ in range(2):
-        _run(executor, _double, JOBS)
-
-
-SUITE = Suite(
-    _Subject,
-    (
-        has_sound_record,
-        has_all_methods,
-        returns_one_outcome_for_each_job,
-        reports_an_error_in_its_outcome,
-        takes_no_jobs,
-        runs_again,
-    ),
-)
+    def runs_again(self) -> None:
+        """One object can run jobs more than once."""
+        executor = self._build()
+        for _ in range(2):
+            _run(executor, _double, JOBS)
 
 
 def _run(executor: Executor, work: Callable[[int], int], jobs: Sequence[int]) -> list[Outcome[int]]:

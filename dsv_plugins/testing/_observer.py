@@ -6,50 +6,56 @@ import difflib
 import tempfile
 from pathlib import Path
 
+import torch
+
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.testing._suite import Subject, Suite, demand, has_sound_record
-from dsv_plugins.types import Candidate
+from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.result import CandidateResult, Choice, Result
+from dsv_plugins.testing._suite import Suite, demand
+from dsv_plugins.types import Candidate, Embeddings, Evaluation, Scores
 
-__all__ = ["SUITE"]
+__all__ = ["Checks"]
 
+EVENTS = [name for name in vars(Observer) if not name.startswith("_")]
 CANDIDATE = Candidate("cutout", {"patch_size": 0.1})
 SIMILAR = 0.8
 
 
-_Subject = Subject[Observer]
+class Checks(Suite[Observer]):
+    """The checks of an observer."""
+
+    def has_no_misspelled_events(self) -> None:
+        """No method is named nearly as an event is: nothing would call it."""
+        for name in dir(type(self._build())):
+            nearest = difflib.get_close_matches(name, EVENTS, 1, cutoff=SIMILAR)
+            demand(
+                not nearest or name in EVENTS,
+                f"has a method {name!r}, which nothing calls; did you mean {', '.join(nearest)}?",
+            )
+
+    def takes_the_events_of_a_study(self) -> None:
+        """Every event of a small study is taken without an error, of one that ends well and of one that fails."""
+        for fails in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                _notify(Observers(self._build(), {}), Path(folder), fails=fails)
 
 
-def is_an_observer(subject: _Subject) -> None:
-    """The object derives from `Observer`, so that it knows the events of later versions too."""
-    product = subject.build()
-    demand(isinstance(product, Observer), f"made {product!r:.60}; derive it from dsv_plugins.Observer")
-
-
-def has_no_misspelled_events(subject: _Subject) -> None:
-    """No method is named nearly as an event is: nothing would call it."""
-    events = [name for name in vars(Observer) if not name.startswith("_")]
-    for name in dir(type(subject.build())):
-        nearest = difflib.get_close_matches(name, events, 1, cutoff=SIMILAR)
-        demand(
-            not nearest or name in events,
-            f"has a method {name!r}, which nothing calls; did you mean {', '.join(nearest)}?",
-        )
-
-
-def takes_the_events_of_a_study(subject: _Subject) -> None:
-    """Every event of a small study is taken without an error."""
-    observer = subject.build()
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder)
-        observer.decoding("train", 2, 2)
-        observer.started(run, [CANDIDATE])
-        observer.dispatching(run, [CANDIDATE], 10)
-        observer.training(CANDIDATE)
-        observer.updated(CANDIDATE, 5, 10, 0.7)
-        observer.finished(CANDIDATE, 1.5)
-        observer.failed(CANDIDATE, "a reason")
-        observer.noted("a line")
-        observer.selected("dsv", CANDIDATE, 0.4)
-
-
-SUITE = Suite(_Subject, (has_sound_record, is_an_observer, has_no_misspelled_events, takes_the_events_of_a_study))
+def _notify(observers: Observers, run: Path, *, fails: bool) -> None:
+    """The events of a study of one candidate."""
+    rows = torch.zeros(2, 1)
+    evaluation = Evaluation(CANDIDATE, Embeddings(rows, rows, rows), Scores(rows[:, 0], rows[:, 0]))
+    choice = Choice(CANDIDATE, 0.4)
+    entry = CandidateResult(CANDIDATE, "finished", losses={"dsv": choice.loss}, updates=10, seconds=1.5)
+    observers.notify(Observer.decoding, "train", 2, 2)
+    observers.notify(Observer.started, run, [CANDIDATE], planned=1)
+    observers.notify(Observer.dispatching, run, [CANDIDATE], 10)
+    observers.notify(Observer.training, CANDIDATE)
+    observers.notify(Observer.updated, CANDIDATE, 5, 10, 0.7)
+    observers.notify(Observer.finished, CANDIDATE, 1.5, evaluation=evaluation)
+    observers.notify(Observer.failed, CANDIDATE, "a reason")
+    observers.notify(Observer.noted, "a line")
+    if fails:
+        observers.notify(Observer.study_failed, RuntimeError("a reason"))
+    else:
+        observers.notify(Observer.selected, "dsv", CANDIDATE, choice.loss)
+        observers.notify(Observer.study_ended, Result(run, {"dsv": choice}, [entry], updates_spent=10))

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import inspect
 from typing import Any, ClassVar, Generic, TypeVar
 
 from dsv_plugins.plugins.records import Plugin, product_problem, record_problems
 
-__all__ = [
-    "PREREQUISITES",
-    "Subject",
-    "Suite",
-    "demand",
-    "has_all_methods",
-    "has_sound_record",
-]
+__all__ = ["PREREQUISITES", "Suite", "demand", "names_of"]
 
 Product = TypeVar("Product")
-AnySubject = TypeVar("AnySubject", bound="Subject[Any]")
+
+PREREQUISITES = ("has_sound_record", "has_all_methods", "can_be_called", "can_be_trained")
+"""Names of checks without which the others say nothing."""
 
 
-class Subject(Generic[Product]):
-    """The plugin that a suite looks at; what is costly to make is made once and shared by the checks."""
+class Suite(Generic[Product]):
+    """The checks of a plugin. Each kind has a class of its own, in which every method without an underscore is a check.
+
+    Users see the name of the method, and its docstring says what it demands. What is costly to make is made once and
+    shared by the checks.
+    """
 
     methods: ClassVar[tuple[str, ...]] = ()
     """Those of a protocol, which Python does not enforce as it does those of a base class."""
@@ -31,43 +28,36 @@ class Subject(Generic[Product]):
     def __init__(self, record: Plugin[Product]) -> None:
         self.record = record
 
-    def build(self) -> Product:
+    def has_sound_record(self) -> None:
+        """Name, summary and search space are valid, and the factory takes the hyperparameters by name."""
+        problems = record_problems(self.record)
+        demand(not problems, "; ".join(problems))
+
+    def has_all_methods(self) -> None:
+        """The factory builds an object of the right class, with every method."""
+        built, product = self._build(), self.record.product
+        described = f"the factory made an object of class {type(built).__name__}, which"
+        problem = product_problem(built, type(self.record))
+        demand(not problem, f"{described} {problem}")
+        # A class derived from a protocol inherits the empty bodies of the methods that it forgot.
+        missing = [name for name in self.methods if getattr(type(built), name, None) is getattr(product, name)]
+        demand(not missing, f"{described} has no {', '.join(missing)}")
+
+    def _build(self) -> Product:
         """Make the plugin's object at the first point of its space."""
         return self.record.factory(**self.record.first_point())
 
 
-@dataclass(frozen=True)
-class Suite(Generic[AnySubject]):
-    """The checks of one kind. Each is a function whose name users see, and whose docstring says what it demands."""
+def names_of(suite: type[Suite[Any]]) -> list[str]:
+    """The names of a kind's checks in the order in which they are written, those that all kinds have first.
 
-    subject: Callable[[Any], AnySubject]
-    checks: tuple[Callable[[AnySubject], None], ...]
-
-    def bind(self, record: Plugin[object]) -> dict[str, Callable[[], None]]:
-        """The checks by name, ready to be called on one plugin, in the order in which they are to run."""
-        subject = self.subject(record)
-        return {check.__name__: partial(check, subject) for check in self.checks}
-
-
-def has_sound_record(subject: Subject[Any]) -> None:
-    """Name, summary and search space are valid, and the factory takes the hyperparameters by name."""
-    problems = record_problems(subject.record)
-    demand(not problems, "; ".join(problems))
-
-
-def has_all_methods(subject: Subject[Any]) -> None:
-    """The factory builds an object of the right class, with every method."""
-    built, product = subject.build(), subject.record.product
-    described = f"the factory made an object of class {type(built).__name__}, which"
-    problem = product_problem(built, type(subject.record))
-    demand(not problem, f"{described} {problem}")
-    # A class derived from a protocol inherits the empty bodies of the methods that it forgot.
-    missing = [method for method in subject.methods if getattr(type(built), method, None) is getattr(product, method)]
-    demand(not missing, f"{described} has no {', '.join(missing)}")
-
-
-PREREQUISITES = ("has_sound_record", "has_all_methods", "is_an_observer", "can_be_called", "can_be_trained")
-"""Names of checks without which the others say nothing."""
+    One that a kind names again runs at that place.
+    """
+    names: dict[str, None] = {}
+    for each in reversed(suite.__mro__):
+        own = [name for name, value in vars(each).items() if inspect.isfunction(value) and not name.startswith("_")]
+        names = dict.fromkeys([*(name for name in names if name not in own), *own])
+    return list(names)
 
 
 def demand(condition: bool, message: str) -> None:

@@ -22,7 +22,10 @@ from broken_plugins import (
     STRIPE,
     THREADS,
     Broken,
+    Distances,
+    Eigenvalues,
     augmentation,
+    detector,
     draw_once,
     honest,
     refuse_three,
@@ -34,6 +37,7 @@ from dsv_plugins import (
     InputError,
     Range,
     SelectorPlugin,
+    When,
     build_registry,
 )
 from dsv_plugins.plugins.records import Plugin
@@ -165,6 +169,36 @@ def test_a_selector_that_needs_images_kept_out_is_not_asked_to_do_without() -> N
         check_selector(SelectorPlugin("holdout", Holdout))
 
 
+@pytest.mark.parametrize(
+    ("as_module", "reason"),
+    [
+        (Distances, "the number of images cannot vary in the line 'return (torch.cdist("),
+        (Eigenvalues, "ONNX has no operator for aten._linalg_eigh"),
+    ],
+)
+def test_what_dsv_export_cannot_export_is_told_with_the_operator(as_module: type, reason: str) -> None:
+    results = run_checks(detector("unexportable", as_module=as_module))
+    found = next(result for result in results if result.check == "exports_the_same_scores")
+    assert found.failed
+    assert found.reason.startswith(f"the module of as_module cannot be exported: {reason}")
+    assert found.reason.isprintable()
+
+
+def test_a_point_that_the_factory_refuses_is_left_out_as_in_a_study() -> None:
+    def factory(mode, size=0.1):
+        if mode == "flip" and size != 0.1:
+            raise ValueError("flip takes no size")
+        return STRIPE.Stripe(2)
+
+    space = {"mode": ["cut", "flip"], "size": [0.1, 0.2]}
+    check_augmentation(AugmentationPlugin("choosy", factory, space=space))
+
+
+def test_a_hyperparameter_that_does_not_count_is_left_out() -> None:
+    tried = points_tried(shape=["a", "b"], size=When("shape", "a", [1, 2]))
+    assert tried == {("a", 1), ("a", 2), ("b",)}
+
+
 def points_tried(**space: Sequence[object] | Range) -> set[tuple[object, ...]]:
     tried = set()
 
@@ -189,7 +223,7 @@ def test_the_network_is_refused_and_then_given_back(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
         local.bind(str(tmp_path / "local"))
         local.listen()
-        with _detector_encoder._refused_network() as attempts:
+        with _detector_encoder.refused_network() as attempts:
             with pytest.raises(ConnectionRefusedError, match="the conformance kit refuses"):
                 socket.create_connection(server.getsockname())
             with pytest.raises(ConnectionRefusedError, match="the conformance kit refuses"), socket.socket() as direct:
