@@ -364,8 +364,8 @@ BROKEN_DETECTOR_ENCODERS = [
     Broken("does_not_modify_its_input", detector(fit=fit_after(lambda a: a["images"][0].zero_()))),
     Broken("loads_what_it_saved", detector(load=load_without_centre)),
     Broken("loads_what_it_saved", detector("negated", load=load_negated)),
-    Broken("exports_the_same_scores", detector(as_module=Halved)),
-    Broken("exports_the_same_scores", detector("heats", as_module=Heating)),
+    Broken("exports_the_same_scores", detector(as_module=lambda self: Halved(self))),
+    Broken("exports_the_same_scores", detector("heats", as_module=lambda self: Heating(self))),
     Broken(
         "saves_no_pickle",
         detector(

@@ -170,14 +170,14 @@ def test_a_selector_that_needs_images_kept_out_is_not_asked_to_do_without() -> N
 
 
 @pytest.mark.parametrize(
-    ("as_module", "reason"),
+    ("module", "reason"),
     [
         (Distances, "the number of images cannot vary in the line 'return (torch.cdist("),
         (Eigenvalues, "ONNX has no operator for aten._linalg_eigh"),
     ],
 )
-def test_what_dsv_export_cannot_export_is_told_with_the_operator(as_module: type, reason: str) -> None:
-    results = run_checks(detector("unexportable", as_module=as_module))
+def test_what_dsv_export_cannot_export_is_told_with_the_operator(module: type, reason: str) -> None:
+    results = run_checks(detector("unexportable", as_module=lambda self: module(self)))
     found = next(result for result in results if result.check == "exports_the_same_scores")
     assert found.failed
     assert found.reason.startswith(f"the module of as_module cannot be exported: {reason}")
