@@ -60,7 +60,8 @@ def run(arguments: Namespace) -> int:
         folder = Path(arguments.out, f"dsv-{name}")
         _write({folder / path: content for path, content in _package(name, kind, example).items()})
         source = folder / "src" / _module(name) / "plugin.py"
-        steps = [f"edit {source}", f"pip install --editable {folder}", f"dsv check {name}", use]
+        settings = f"{source.with_name('__init__.py')}, which has its name, settings and space"
+        steps = [f"edit {source}, and {settings}", f"pip install --editable {folder}", f"dsv check {name}", use]
     terminal.print(literal("Written. Next:"))
     for step in steps:
         terminal.print(literal(f"  {step}"), soft_wrap=True)

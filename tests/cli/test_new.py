@@ -19,6 +19,14 @@ def test_a_new_file_passes_the_kit_untouched(tmp_path, kind):
     assert "passed" in checked.stdout
 
 
+def test_the_next_step_names_the_file_that_has_the_space(tmp_path):
+    for form, place in (([], "dsv-film-grain/src/dsv_film_grain/__init__.py"), (["--file"], "film_grain.py")):
+        written = dsv_here("new", "film-grain", *form, "--out", tmp_path)
+        (edit,) = [line for line in written.stdout.splitlines() if line.strip().startswith("edit ")]
+        assert str(tmp_path / place) in edit
+        assert "space=" in (tmp_path / place).read_text()
+
+
 def test_a_new_package_has_everything(tmp_path):
     tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     assert dsv_here("new", "film-grain", "--out", tmp_path).returncode == 0

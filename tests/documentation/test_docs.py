@@ -6,6 +6,7 @@ but for a small training budget. Both find a folder `parts` with images, as the 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 # The pages on adapters are run by the tests of the adapters, which need not be installed here.
 ELSEWHERE = {*(ROOT / "docs/examples").rglob("*.md"), *(ROOT / "docs/how-to").glob("use-with-*.md")}
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - ELSEWHERE)]
+REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # They set up environments, and are themselves what runs these tests.
@@ -75,6 +77,18 @@ def test_every_block_says_what_it_is():
     kinds = {kind for page in PAGES for kind, _ in blocks(page)}
     assert kinds <= {"python", "bash", "yaml", "toml", "json", "text"}
     assert {"python", "bash"} <= kinds
+
+
+@pytest.mark.parametrize("page", [page for page in REFERENCE if "\n::: " in page.read_text()], ids=name)
+def test_a_page_of_docstrings_says_in_the_repository_where_they_are(page):
+    """Who reads the Markdown sees `:::` in their place."""
+    (note,) = re.findall(r"^Lines with `:::` stand for docstrings.*", page.read_text(), re.MULTILINE)
+    built, *sources = re.findall(r"`([\w/.-]+[./][\w/.-]*)`", note)
+    assert built == f"site/reference/{page.stem}/index.html"
+    assert sources
+    for source in sources:
+        file = ROOT / source if "/" in source else (ROOT / sources[0]).parent / source  # beside the first one
+        assert file.is_dir() or ast.get_docstring(ast.parse(file.read_text()))
 
 
 def test_the_packaging_guide_shows_the_example_as_it_is():
