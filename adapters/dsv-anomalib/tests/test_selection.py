@@ -22,7 +22,7 @@ from sklearn.neighbors import KernelDensity
 import dsv_anomalib
 from dsv_anomalib import detector
 from dsv_anomalib.table import ENTRIES
-from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, build_registry, load
+from dsv_plugins import AugmentationPlugin, InputError, PluginSettingsError, When, build_registry, load
 from dsv_plugins.cli import main as dsv
 
 TINY_DRAEM = {"image_size": SIDE, "updates": 2, "batch_size": 4, "model_params": NARROW}
@@ -131,12 +131,17 @@ def test_settings_of_our_own_detector_are_arguments_of_the_model_too(task, tmp_p
     found = dsv_anomalib.select(
         "cutpaste",
         folder(task, UnlabelledFolder),
-        space={"patch_size": [0.1], "model.width": [2, 4]},
+        space={
+            "patch_size": [0.1],
+            "model.width": [2, 4],
+            "model.density": When("model.width", 4, ["gaussian", "kde"]),
+        },
         detector_params={**TINY_CUTPASTE, "batch_size": 4},
         executor="serial",
         out=tmp_path / "run",
     )
-    assert [entry.candidate.detector_params["width"] for entry in found.candidates] == [2, 4]
+    tried = [entry.candidate.detector_params for entry in found.candidates]
+    assert [(params["width"], params.get("density")) for params in tried] == [(2, None), (4, "gaussian"), (4, "kde")]
     assert found.model.hparams.width == found.choice.candidate.detector_params["width"]
 
 
