@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import InputError, PluginError
@@ -36,6 +38,7 @@ ONNX_PACKAGES = ("onnx", "onnxscript")
 INPUT, BATCH = "images", "batch"
 TRACED_IMAGES = 2
 """A single one would be taken for a constant."""
+TORCH = Path(torch.__file__).parent
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 UNKNOWN_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)'")
 
@@ -122,9 +125,8 @@ def export_judge(
             outputs = tuple(judge(images))
             program = _traced(judge, images)
     except Exception as error:
-        line = _line_at_fault(judge, images)
-        reason = f"the number of images cannot vary in the line {line!r}" if line else _plain(error)
-        raise PluginError(reason) from error
+        fault = _fault_of_tracing(judge, images)
+        raise PluginError(f"the number of images cannot vary in {fault}" if fault else _plain(error)) from error
     try:
         with _quiet(), torch.no_grad():
             return outputs, _WRITERS[file_format](program, outputs, description)
@@ -133,13 +135,37 @@ def export_judge(
         raise PluginError(f"ONNX has no operator for {operator[1]}" if operator else _plain(error)) from error
 
 
-def _line_at_fault(judge: Judge, images: Tensor) -> str:
-    """The line of the detector's code that keeps it from being traced for any number of images; empty if unknown."""
-    with contextlib.suppress(Exception), _quiet(), torch.no_grad():
-        draft = torch.export.draft_export(judge, (images,), dynamic_shapes=_any_number_of_images())
-        frames = draft._report.failures[0].data["user_stack"]  # type: ignore[attr-defined]
-        return str(frames[-1]["loc"])
-    return ""
+class _Watch(TorchFunctionMode):
+    """Remembers the operator that ties a trace to a certain number of images, or else the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault = ""
+        self._is_found = False
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operator, and look whether the trace has a condition on the number of images since."""
+        fake = next((each.fake_mode for each in args if hasattr(each, "fake_mode")), None)
+        if fake is None or self._is_found:
+            return function(*args, **(kwargs or {}))
+        *_, line, _ = [each for each in traceback.extract_stack() if TORCH not in Path(each.filename).parents]
+        if line.filename != __file__:  # what the exporter does by itself comes from here
+            name = torch.overrides.resolve_name(function) or ""
+            operator = "" if name.endswith("__") else f"{name}, "
+            self.fault = f"{operator}the line {line.line!r} of {Path(line.filename).name}"
+        self._is_found = len(fake.shape_env.guards) > 0
+        try:
+            return function(*args, **(kwargs or {}))
+        finally:
+            self._is_found = len(fake.shape_env.guards) > 0
+
+
+def _fault_of_tracing(judge: Judge, images: Tensor) -> str:
+    """The operator that keeps a detector from being traced, and the line of code that it is in; empty if unknown."""
+    watch = _Watch()
+    with contextlib.suppress(Exception), _quiet(), torch.no_grad(), watch:
+        torch.export.export(judge, (images,), dynamic_shapes=_any_number_of_images())
+    return watch.fault
 
 
 def _plain(error: Exception) -> str:
