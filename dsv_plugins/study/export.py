@@ -126,7 +126,7 @@ def export_judge(
             program = _traced(judge, images)
     except Exception as error:
         fault = _fault_of_tracing(judge, images)
-        raise PluginError(f"the number of images cannot vary in {fault}" if fault else _plain(error)) from error
+        raise PluginError(f"the number of images cannot vary because of {fault}" if fault else _plain(error)) from error
     try:
         with _quiet(), torch.no_grad():
             return outputs, _WRITERS[file_format](program, outputs, description)
@@ -150,10 +150,10 @@ class _Watch(TorchFunctionMode):
             return function(*args, **(kwargs or {}))
         *_, line, _ = [each for each in traceback.extract_stack() if TORCH not in Path(each.filename).parents]
         if line.filename != __file__:  # what the exporter does by itself comes from here
+            self._is_found = len(fake.shape_env.guards) > 0  # of code between the last operator and this one
             name = torch.overrides.resolve_name(function) or ""
-            operator = "" if name.endswith("__") else f"{name}, "
-            self.fault = f"{operator}the line {line.line!r} of {Path(line.filename).name}"
-        self._is_found = len(fake.shape_env.guards) > 0
+            operator = "code at or before" if self._is_found or name.endswith("__") else f"{name} in"
+            self.fault = f"{operator} the line {line.line!r} of {Path(line.filename).name}"
         try:
             return function(*args, **(kwargs or {}))
         finally:

@@ -194,7 +194,7 @@ def test_a_module_that_cannot_be_traced_is_named(foreign: Model, tmp_path: Path,
 
     monkeypatch.setattr(foreign.detector, "as_module", Whimsical, raising=False)
     (tmp_path / "model.pt2").write_text("older")
-    cause = "cannot be exported: the number of images cannot vary in .*the line 'return .*item"
+    cause = "cannot be exported: the number of images cannot vary because of .* the line 'return .*item"
     with pytest.raises(PluginError, match=f"the detector 'brightness' {cause}"):
         export_model(foreign, "torch", tmp_path / "model.pt2")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("model.pt2", "older")]

@@ -172,7 +172,10 @@ def test_a_selector_that_needs_images_kept_out_is_not_asked_to_do_without() -> N
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Distances, "the number of images cannot vary in torch.functional.cdist, the line 'return (torch.cdist("),
+        (
+            Distances,
+            "the number of images cannot vary because of torch.functional.cdist in the line 'return (torch.cdist(",
+        ),
         (Eigenvalues, "ONNX has no operator for aten._linalg_eigh"),
     ],
 )

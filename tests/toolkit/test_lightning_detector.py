@@ -17,7 +17,7 @@ from dsv_plugins import DetectorEncoderPlugin, InputError, LightningDetector, Tr
 from dsv_plugins.testing import parametrize_with_checks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-GUIDE = Path(__file__).parents[1] / "docs/how-to/wrap-a-lightningmodule.md"
+GUIDE = Path(__file__).parents[2] / "docs/how-to/wrap-a-lightningmodule.md"
 
 
 class Tiny(pl.LightningModule):
