@@ -30,7 +30,7 @@ from dsv_plugins.plugins.spaces import (
     unsuitable_values,
     with_settings,
 )
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 

@@ -136,7 +136,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         path = Engine().export(
             selected.model,
             kind,
-            export_root=selected.run / "export",
+            export_root=selected.path / "export",
             input_size=size,
             onnx_kwargs={"opset_version": OPSET},
         )
@@ -178,4 +178,4 @@ def _show(selected: Selected) -> None:
         print(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}")
     for note in selected.notes:
         print(f"note: {note}")
-    print(f"run folder: {selected.run}")
+    print(f"run folder: {selected.path}")

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_anomalib.table import plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
-from dsv_plugins import DetectorEncoderPlugin, Display, InputError, Observer, Result, build_registry
+from dsv_plugins import DetectorEncoderPlugin, Display, InputError, Observer, Run, build_registry
 from dsv_plugins import select as select_images
 from dsv_plugins.calibration import check_promise, check_rate, combined_scores
 from dsv_plugins.errors import did_you_mean
@@ -38,18 +38,21 @@ MODEL_PREFIX = "model."
 """Begins the name of an argument of the model in a space."""
 
 
-@dataclass(frozen=True)
-class Selected(Result):
-    """What a study found, with the chosen model as a module of anomalib.
+class Selected(Run):
+    """A finished study whose model is a module of anomalib.
 
-    Attributes:
+    Args:
+        path: The run folder.
+        plugins: Plugins that are in no package.
         false_alarms: The share of good images that the module may call anomalous; None for the default.
     """
 
-    false_alarms: float | None = None
+    def __init__(self, path: Path, plugins: object = (), false_alarms: float | None = None) -> None:
+        super().__init__(path, plugins)
+        self.false_alarms = false_alarms
 
     @functools.cached_property
-    def model(self) -> AnomalibModule:
+    def model(self) -> AnomalibModule:  # type: ignore[override] # what anomalib's users call a model
         """The fitted module of the choice, or of all candidates as one, ready for `Engine().test`.
 
         Its threshold comes from the good images that were kept out of training. If there were too few to keep any out,
@@ -60,8 +63,8 @@ class Selected(Result):
         """
         scores = [self.evaluation(candidate).scores for candidate in self.kept]
         if scores[0].holdout is not None:
-            return load(self.run, false_alarms=self.false_alarms, plugins=self.plugins)
-        module = fitted_module(dsv_plugins.load(self.run, plugins=self.plugins), self.plugins)
+            return load(self.path, false_alarms=self.false_alarms, plugins=self.plugins)
+        module = fitted_module(dsv_plugins.load(self.path, plugins=self.plugins), self.plugins)
         shares = [self.shares[candidate.id] for candidate in self.kept]
         train = combined_scores([{"train": each.train.numpy()} for each in scores], shares)["train"]
         module.post_processor = LabelFreePostProcessor()
@@ -129,7 +132,7 @@ def select(
     if selector is not None:
         study["selector"] = selector
     with Display() if observer is None else nullcontext(observer) as watching:
-        result = select_images(
+        run = select_images(
             *images,
             augmentation=augmentation or own,
             grid={_setting(name, detector): values for name, values in (space or {}).items()},
@@ -139,10 +142,9 @@ def select(
             observer=watching,
             **study,
         )
-        if result.findings is not None:
-            watching.noted(str(result.findings))
-    found = {field.name: getattr(result, field.name) for field in fields(result)}
-    return Selected(**found, false_alarms=false_alarms)
+        if run.findings is not None:
+            watching.noted(str(run.findings))
+    return Selected(run.path, plugins, false_alarms)
 
 
 def _setting(name: str, detector: str) -> str:
