@@ -13,7 +13,7 @@ import torch
 from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import rankdata, zmap
 
-from dsv_plugins import InputError, SelectorPlugin, StoreError, Study, load, select
+from dsv_plugins import InputError, SelectorPlugin, StoreError, Study, load, report, select
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.run.ensemble import Ensemble, Member, shares_by_loss
 from dsv_plugins.study import keep
@@ -196,7 +196,7 @@ def test_the_exported_ensemble_scores_as_the_ensemble(kept):
 def test_the_page_and_the_command_say_what_is_kept_before_what_is_ranked_first(kept):
     task, results = kept
     run = results[None][0].path
-    page = results[None][0].report(run / "page.html").read_text()
+    page = report.build(results[None][0], run / "page.html").read_text()
     assert "<h1>3 candidates as one</h1>" in page
     assert "By the model, the most anomalous first" in page
     assert page.count("<meter") >= 3 + 11  # a bar for each candidate and each part
