@@ -12,7 +12,7 @@ import pytest
 import torch
 from anomalib.data import Folder
 from anomalib.engine import Engine
-from anomalib.models import Draem
+from anomalib.models import Draem, Patchcore
 from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images, make_task
 from lightning.pytorch import Trainer
 from scipy.stats import zmap
@@ -266,9 +266,40 @@ def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys, model):
     np.testing.assert_allclose(scores, load(tmp_path / "run").detector.score(pixels), rtol=1e-3, atol=1e-5)
 
 
-def test_models_without_augmentation_are_refused(task):
-    with pytest.raises(InputError, match="Patchcore has no augmentation to select"):
+def test_a_model_without_augmentation_or_values_to_try_is_refused(task):
+    with pytest.raises(InputError, match="patchcore has no augmentation to select; give values of its arguments"):
         dsv_anomalib.select("patchcore", folder(task))
+    with pytest.raises(InputError, match="Cfa has no augmentation to select"):
+        dsv_anomalib.select(["cfa", "patchcore"], folder(task))
+
+
+def test_several_models_are_one_pool(task, tmp_path):
+    found = dsv_anomalib.select(
+        ["padim", Patchcore, "patch-fusion"],
+        folder(task, UnlabelledFolder),
+        space={"patch_size": [0.1], "padim.n_features": [8, 16], "patch-fusion.window": [0]},
+        detector_params={"image_size": 64},
+        executor="serial",
+        keep="choice",
+        out=tmp_path / "run",
+    )
+    labels = [str(entry.candidate) for entry in found.candidates]
+    assert labels == [
+        "anomalib-padim(anomalib-padim.model_params.n_features=8)",
+        "anomalib-padim(anomalib-padim.model_params.n_features=16)",
+        "anomalib-patchcore",
+        "patch-fusion cutpaste(patch_size=0.1, detector.window=0)",
+    ]
+    pixels = images(3, size=64).float() / 255
+    with torch.no_grad():
+        predicted = found.model.model(pixels).pred_score
+    expected = found.load_detector(found.choice.candidate).score(pixels)
+    torch.testing.assert_close(predicted.flatten(), expected.flatten(), rtol=1e-3, atol=1e-3)
+
+
+def test_models_with_different_augmentations_of_their_own_need_one_to_be_named(task):
+    with pytest.raises(InputError, match="different augmentations of their own .*; give augmentation="):
+        dsv_anomalib.select(["draem", "cutpaste"], folder(task))
 
 
 @pytest.fixture(scope="module")
