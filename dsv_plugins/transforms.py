@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -20,18 +21,39 @@ from torch.nn import functional
 from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.plugins.interfaces import Augmentation
 
-__all__ = ["as_float", "best_device", "from_transform", "global_randomness", "resized"]
+__all__ = ["as_float", "best_device", "check_pixels", "from_transform", "global_randomness", "resized"]
 
 Layout = Literal["chw", "hwc"]
 Pixels = Literal["float", "uint8"]
+
+ROUNDING = 1e-3
+"""By which resizing may leave the range from 0 to 1: less than a step of eight-bit images."""
 
 _one_at_a_time = threading.RLock()
 """Held while the global generators are seeded: they belong to the whole process, so only one thread may use them."""
 
 
 def as_float(images: Tensor) -> Tensor:
-    """The images in floating point from 0 to 1; images that are so already are returned as they are."""
+    """Return the images in floating point from 0 to 1; images that are so already are returned as they are."""
     return images if images.is_floating_point() else images.float().div_(255)
+
+
+def check_pixels(images: Tensor) -> None:
+    """Demand pixels as uint8, or in floating point from 0 to 1.
+
+    Raises:
+        InputError: There are other values, NaN or infinite ones among them.
+    """
+    if images.dtype == torch.uint8 or images.numel() == 0:
+        return
+    lowest, highest = (float(end) for end in images.aminmax())
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
+        raise InputError("the images have values that are NaN or infinite; give pixels from 0 to 1, or uint8")
+    if lowest < -ROUNDING or highest > (1 + ROUNDING if images.is_floating_point() else 255):
+        raise InputError(
+            f"the images have values from {lowest:.3g} to {highest:.3g}; give pixels from 0 to 1 without "
+            "normalisation, or uint8 from 0 to 255"
+        )
 
 
 def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -44,7 +66,7 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
 
 
 def best_device() -> torch.device:
-    """The accelerator if there is one, else the CPU."""
+    """Return the accelerator if there is one, else the CPU."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator or torch.device("cpu")
 

@@ -24,6 +24,7 @@ from dsv_plugins.run.model_folder import (
     recalibrate_model,
 )
 from dsv_plugins.study.ensemble import Ensemble, Member, frozen_part_name
+from dsv_plugins.transforms import check_pixels
 
 __all__ = ["NO_CALIBRATION", "Model", "Prediction", "Trained", "load"]
 
@@ -75,6 +76,7 @@ class Model:
 
     def predict(self, images: Tensor) -> Prediction:
         """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time."""
+        check_pixels(images)
         self.detector.prepare(images)
         scores = self.detector.score(images)
         p_values = anomalous = None
