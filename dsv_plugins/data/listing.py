@@ -102,14 +102,11 @@ def stop_at(bad: Sequence[BadFile]) -> str:
 
 
 def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> tuple[list[ImageFile], list[BadFile]]:
-    """Return the test images that are not train images too, and those that are."""
-    train_paths = {file.digest: file.path for file in train}
-    shared = [
-        BadFile(file.path, f"is the same image as {train_paths[file.digest]}, a train image")
-        for file in test
-        if file.digest in train_paths
-    ]
-    return [file for file in test if file.digest not in train_paths], shared
+    """Return the test images that are not train images too, and the others."""
+    known = {file.digest: file.path for file in train}
+    shared = [file for file in test if file.digest in known]
+    reasons = [BadFile(file.path, f"is the same image as {known[file.digest]}, a train image") for file in shared]
+    return [file for file in test if file.digest not in known], reasons
 
 
 def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
