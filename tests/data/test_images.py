@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -273,7 +274,7 @@ def test_pixels_are_memory_mapped(tmp_path):
 def test_a_disk_that_is_too_small_is_known_before_any_image_is_decoded(tmp_path, monkeypatch):
     parts = make_task(tmp_path / "parts")
     files, _ = survey(find_images(parts / "train"))
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10_000, 9_999, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1))
     monkeypatch.setattr(reading, "decode", None)
     with pytest.raises(
         StoreError, match=r"^the train images need 0\.1 MB, and the disk of .* has 0\.0 MB left; free some"
