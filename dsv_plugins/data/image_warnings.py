@@ -34,7 +34,8 @@ def collecting_warnings() -> Iterator[None]:
 @contextlib.contextmanager
 def warnings_of_pillow() -> Iterator[list[str]]:
     """Yield a list that gets what this thread is warned of inside the block."""
-    _of_this_thread.messages = messages = []
+    messages: list[str] = []
+    _of_this_thread.messages = messages
     try:
         yield messages
     finally:

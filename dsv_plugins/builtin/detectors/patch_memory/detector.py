@@ -130,28 +130,41 @@ class PatchMemoryDetector(DetectorEncoder):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        """Remember the patches of good images. The augmentation plays no part."""
+        """Remember the patches of good images, unless that was done at a shared start, and weigh the components."""
         from dsv_plugins.builtin.detectors.patch_memory.components import Head
 
-        components = self._fit_components(images, seed=seed, largest=(self.settings.largest,))
-        counted = {"both": ("raw-", "standardised-")}.get(self.settings.score, (self.settings.score,))
-        weights = [float(name.startswith(counted) and not name.endswith("-all")) for name in components.names]
-        self._head = Head(torch.tensor(weights), damped=self.damped)
-        if progress is not None:
-            progress(1, 1, 0.0)
+        check_images(images)
+        if self._components is None or not self.shared_updates:
+            self.fit_shared_start(images, seed=seed)
+        self._head = Head(self._learned_weights(images, augmentation, seed, progress), damped=self.damped)
 
-    def _fit_components(self, images: Tensor, *, seed: int, largest: Sequence[int]) -> Components:
+    def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
+        """Remember the patches of good images, which is the same for every augmentation."""
         from dsv_plugins.builtin.detectors.patch_memory.components import Components
 
         check_images(images)
         self._shape, self._memory_file = self._shape_of(images), None
         features = self._features(images)
-        remembered = self.settings.memory_images
+        window, remembered = self.settings.window, self.settings.memory_images
         _check_memory(features, remembered)
-        self._components = Components.fit(
-            features, window=self.settings.window, images=remembered, largest=largest, seed=seed
-        )
-        return self._components
+        self._components = Components.fit(features, window=window, images=remembered, largest=self._largest, seed=seed)
+        if progress is not None:
+            progress(1, 1, 0.0)
+
+    @property
+    def _largest(self) -> Sequence[int]:
+        """How many of the largest patch distances are averaged, for each component of the patches."""
+        return (self.settings.largest,)
+
+    def _learned_weights(
+        self, images: Tensor, augmentation: Augmentation, seed: int, progress: Progress | None
+    ) -> Tensor:
+        """Return how much each component counts; the augmentation plays no part here."""
+        counted = {"both": ("raw-", "standardised-")}.get(self.settings.score, (self.settings.score,))
+        names = fitted(self._components).names
+        if progress is not None:
+            progress(1, 1, 0.0)
+        return torch.tensor([float(name.startswith(counted) and not name.endswith("-all")) for name in names])
 
     # ------------------------------------------------------------------
     # What it makes of images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -99,25 +100,18 @@ def check_backbone(backbone: str = DEFAULT_BACKBONE, weights: str | None = None,
     check_weights(backbone, weights)
 
 
-PLUGINS = tuple(
-    DetectorEncoderPlugin(
-        name=name,
-        factory=factory,
-        summary=summary,
-        check_params={"image_size": 64},
-        settings=PatchSettings(),
-        preflight=check_backbone,
-    )
-    for name, factory, summary in (
-        (
-            "patch-fusion",
-            patch_fusion,
-            "Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
-        ),
-        (
-            "patch-memory",
-            patch_memory,
-            "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
-        ),
-    )
+_plugin = functools.partial(
+    DetectorEncoderPlugin, check_params={"image_size": 64}, settings=PatchSettings(), preflight=check_backbone
+)
+PLUGINS = (
+    _plugin(
+        "patch-fusion",
+        patch_fusion,
+        "Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
+    ),
+    _plugin(
+        "patch-memory",
+        patch_memory,
+        "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
+    ),
 )
