@@ -12,7 +12,6 @@ from dsv_plugins.plugins.failures import blamed, exits_blamed
 from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose
-from dsv_plugins.sharing import shared_sums
 from dsv_plugins.study.bootstrap import win_shares
 from dsv_plugins.types import Evaluation
 
@@ -72,7 +71,6 @@ def losses_by(
     return losses
 
 
-@shared_sums()
 def judge_pool(
     registry: Registry,
     selectors: Sequence[str],
