@@ -8,6 +8,7 @@ device.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -39,11 +40,16 @@ def distance_means(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def distance_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and population variance of the distances of each row of `b` to all rows of `a`."""
-    means = distance_means(a, b)[1]
-    squares = torch.zeros_like(means)
-    for distances in distance_blocks(a, b):  # again: the mean square less the squared mean would cancel
-        squares += (distances - means).square().sum(dim=0)
-    return means, squares / len(a)
+    blocks = distance_blocks(a, b)
+    first = next(blocks)
+    near = first.mean(dim=0)  # from zero, the mean square less the squared mean would cancel
+    sums, squares = torch.zeros(2, len(b), dtype=torch.float64, device=b.device)
+    for distances in itertools.chain([first], blocks):
+        deviations = distances - near
+        sums += deviations.sum(dim=0)
+        squares += deviations.square().sum(dim=0)
+    shifts = sums / len(a)
+    return near + shifts, (squares / len(a) - shifts.square()).clamp(min=0)
 
 
 def mean_row(points: Tensor) -> Tensor:

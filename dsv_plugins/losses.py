@@ -302,7 +302,11 @@ def _spread(points: Tensor, resamples: Tensor | None) -> Tensor:
     """Return d(points, points), or that of each resample."""
     if resamples is None:
         return _mean_distance(points, points)
-    return torch.stack([_mean_distance(points[rows], points[rows]) for rows in resamples])
+    if len(points) ** 2 > resamples.numel() * resamples.shape[1]:  # the resamples have few pairs in common
+        return torch.stack([_mean_distance(points[rows], points[rows]) for rows in resamples])
+    counts = _counts(resamples, points)
+    sums = [counts @ distances.T for distances in distance_blocks(points, points)]
+    return (torch.cat(sums, dim=1) * counts).sum(dim=1) / resamples.shape[1] ** 2
 
 
 def _energy(between: Tensor, *within: Tensor) -> Tensor:
@@ -312,9 +316,16 @@ def _energy(between: Tensor, *within: Tensor) -> Tensor:
 
 def _mean_rows(points: Tensor, resamples: Tensor | None) -> Tensor:
     """Return the mean row, or that of each resample."""
+    centre = mean_row(points)
     if resamples is None:
-        return mean_row(points)
-    return torch.stack([mean_row(points[rows]) for rows in resamples])
+        return centre
+    return centre + _counts(resamples, points) @ (points.double() - centre) / resamples.shape[1]
+
+
+def _counts(resamples: Tensor, points: Tensor) -> Tensor:
+    """Return how often each resample draws each row, of shape (resamples, rows)."""
+    counts = [rows.bincount(minlength=len(points)) for rows in resamples]
+    return torch.stack(counts).to(points.device, torch.float64)
 
 
 def _variance_of_mean(sample: Tensor, population: int) -> Tensor:
