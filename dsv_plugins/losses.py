@@ -92,7 +92,8 @@ def set_distance(a: Tensor, b: Tensor, *, max_pairs: int = MAX_PAIRS, sample: in
 
 def distance_to_test(train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None) -> Tensor:
     """Return d(train ∪ augmented, test), the distance that DSV starts from."""
-    return _distance_to_test(*_checked(train=train, augmented=augmented, test=test), resamples)
+    train, augmented, test = _checked(train=train, augmented=augmented, test=test)
+    return _distance_to_test(train, augmented, test, resamples)
 
 
 def discordance(train: Tensor, augmented: Tensor, test: Tensor, *, resamples: Tensor | None = None) -> Tensor:
@@ -277,7 +278,8 @@ def _projection_std(train: Tensor, augmented: Tensor, test: Tensor, resamples: T
     mean_direction = directions.mean(dim=0)
     deviations = directions - mean_direction
     rows = test.double() - origin
-    # The sum over i of (u_i·v)² is vᵀ (Σ u_i u_iᵀ) v: linear in the rows. For few rows, `multi_dot` starts with rows·u_i.
+    # The sum over i of (u_i·v)² is vᵀ (Σ u_i u_iᵀ) v: linear in the rows. `multi_dot` takes a matrix of all pairs of
+    # rows only if it is smaller than that of width × width.
     squares = (torch.linalg.multi_dot([rows, deviations.T, deviations]) * rows).sum(dim=1).clamp(min=0)
     return _std_over_rows(rows @ mean_direction, squares / len(augmented), resamples)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, pstdev
+from typing import ClassVar
 
 import pytest
 import torch
@@ -494,7 +495,7 @@ class TestSampling:
         monkeypatch.setattr("dsv_plugins.losses.MAX_PAIRS", 1000)
         monkeypatch.setattr("dsv_plugins.losses.SAMPLE", 400)
 
-    losses: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    losses: ClassVar[dict[str, Loss]] = {
         "discordance": discordance,
         "separability": separability,
         "dsv": dsv,

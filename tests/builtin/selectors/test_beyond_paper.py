@@ -85,7 +85,7 @@ def test_pu_auc_orders_candidates_as_the_auc_does_at_any_share_of_anomalies():
 
 
 def test_pu_auc_without_held_out_images_says_what_to_set():
-    with pytest.raises(ScoreError, match="leave --holdout 0 out"):
+    with pytest.raises(ScoreError, match="remove --holdout 0"):
         losses_of("pu-auc", [evaluation(), evaluation(1, holdout=None)])
 
 
