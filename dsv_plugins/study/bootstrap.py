@@ -30,9 +30,9 @@ def win_shares(
 ) -> list[float]:
     """Return the share of bootstrap resamples of the test and held-out images that each candidate wins.
 
-    The smallest loss wins a resample. All candidates are judged on the same images; those that tie share it, since a selector that cannot
-    tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is enough to tell a clear
-    choice from a toss-up.
+    The smallest loss wins a resample. All candidates are judged on the same images; those that tie share it, since a
+    selector that cannot tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is
+    enough to tell a clear choice from a toss-up.
 
     Args:
         selector: Whose choice it is.
@@ -75,7 +75,7 @@ def _losses_of_resamples(
 
 
 def _resamples_as_it_judges(selector: ResamplingSelector) -> bool:
-    """Tell whether both methods belong together: who derives a selector may override `losses`, and inherit the other."""
+    """Tell if both methods belong together: who derives a selector may override `losses`, and inherit the other."""
 
     def place(method: str) -> int:
         bases = type(selector).__mro__
