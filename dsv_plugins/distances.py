@@ -30,12 +30,14 @@ def distance_blocks(a: Tensor, b: Tensor) -> Iterator[Tensor]:
 
 def distance_means(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean distance of each row of `a` to all rows of `b`, and of each row of `b` to all rows of `a`."""
-    of_rows = []
-    sums = torch.zeros(len(b), dtype=torch.float64, device=b.device)
+    # Made before the blocks: what is kept between two of them would keep their memory from being used again.
+    of_rows, of_columns = (torch.zeros(len(each), dtype=torch.float64, device=each.device) for each in (a, b))
+    first = 0
     for distances in distance_blocks(a, b):
-        of_rows.append(distances.mean(dim=1))
-        sums += distances.sum(dim=0)
-    return torch.cat(of_rows), sums / len(a)
+        of_rows[first : first + len(distances)] = distances.mean(dim=1)
+        of_columns += distances.sum(dim=0)
+        first += len(distances)
+    return of_rows, of_columns / len(a)
 
 
 def distance_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -362,8 +362,10 @@ def _squared_rbf_mmd(a: Tensor, b: Tensor, bandwidth: float | None) -> Tensor:
 
 
 def _mean_rbf(a: Tensor, b: Tensor, bandwidth: float) -> Tensor:
-    sums = [(-((distances / bandwidth) ** 2) / 2).exp().sum() for distances in distance_blocks(a, b)]
-    return torch.stack(sums).sum() / (len(a) * len(b))
+    total = torch.zeros((), dtype=torch.float64, device=a.device)
+    for distances in distance_blocks(a, b):
+        total += distances.div_(bandwidth).square_().div_(-2).exp_().sum()
+    return total / (len(a) * len(b))
 
 
 def _median_distance(a: Tensor, b: Tensor) -> float:
