@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dsv_plugins.errors import DSVError, PluginError, describe_error, shown
 
-__all__ = ["blamed", "exits_blamed"]
+__all__ = ["blamed", "exits_blamed", "prefixed"]
 
 
 @contextlib.contextmanager
@@ -36,3 +36,14 @@ def exits_blamed(label: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise PluginError(f"{label} called sys.exit({'' if error.code is None else shown(error.code)})") from error
+
+
+@contextlib.contextmanager
+def prefixed(label: str, kind: type[DSVError] = DSVError) -> Iterator[None]:
+    """Put the name of a plugin before the message of an error of ours, unless the message has it already."""
+    try:
+        yield
+    except kind as error:
+        if label in str(error):
+            raise
+        raise type(error)(f"{label}: {error}") from error

@@ -17,9 +17,9 @@ from dsv_plugins.calibration import Calibration
 from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_files import names_of
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.search import rank
-from dsv_plugins.plugins.unpackaged import names_of
 from dsv_plugins.run.artifacts import EvaluationFolder
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.run.model_folder import MemberRecord, ModelRecord, save_model

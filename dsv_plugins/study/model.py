@@ -125,7 +125,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
             now = registry.identity(DetectorEncoderPlugin, name)
         except UnknownPluginError as error:
             given = ",".join(record.plugins)
-            advice = f"give --plugins {given}" if given else "install it, or give it as plugins=…"
+            advice = f"give --plugins {given}" if given else "install it, or give its file with --plugins"
             raise UnknownPluginError(
                 f"{folder.path} needs the detector {name!r} of {provider or 'another package'}; {advice}"
             ) from error

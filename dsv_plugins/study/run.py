@@ -72,6 +72,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             seed=settings.seed,
             confidence=settings.confidence,
             note=log.note,
+            params={name: settings.params_of_selector(name) for name in settings.selectors},
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
         kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]])
@@ -121,7 +122,12 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         spaces=plan.spaces(),
         candidate=functools.partial(plan.candidate, context=plan.context(dataset)),
         evaluate=schedule.evaluate,
-        losses=functools.partial(losses_by, plan.registry, settings.selectors[0]),
+        losses=functools.partial(
+            losses_by,
+            plan.registry,
+            settings.selectors[0],
+            params=settings.params_of_selector(settings.selectors[0]),
+        ),
         budget=plan.budget,
         rungs=settings.schedule,
         seed=settings.seed,

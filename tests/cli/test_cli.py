@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from dsv_plugins import InputError, build_registry, errors
 from dsv_plugins.cli import main, plugins
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import RECORDS
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.testing import CheckResult
 
