@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from brightness import SETTINGS, BrightnessPlugins, grey_images
+from conftest import dsv_here
 
 from dsv_plugins import (
     AugmentationPlugin,
@@ -334,3 +335,10 @@ def test_a_registry_is_no_setting():
     with pytest.raises(PluginSettingsError, match=r"does not take 'registry'.*; it takes 'of'$"):
         registry.create(SelectorPlugin, "twice", {"registry": 3})
     assert [each.name for each in settings_of(registry.get(SelectorPlugin, "twice"))] == ["of"]
+
+
+def test_a_model_of_a_plugin_that_was_given_as_an_object_says_how_a_command_gets_it(tmp_path):
+    result = run(tmp_path)
+    told = dsv_here("score", result.run, tmp_path).stderr
+    assert "install it, or give its file with --plugins" in told
+    assert "plugins=" not in told
