@@ -337,8 +337,8 @@ def test_a_registry_is_no_setting():
     assert [each.name for each in settings_of(registry.get(SelectorPlugin, "twice"))] == ["of"]
 
 
-def test_a_model_of_a_plugin_that_was_given_as_an_object_says_how_a_command_gets_it(tmp_path):
+def test_a_model_of_a_plugin_that_was_given_as_an_object_says_how_a_command_gets_it(task, tmp_path):
     result = run(tmp_path)
-    told = dsv_here("score", result.run, tmp_path).stderr
+    told = dsv_here("score", result.run, task / "test").stderr
     assert "install it, or give its file with --plugins" in told
     assert "plugins=" not in told
