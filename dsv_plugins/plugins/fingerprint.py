@@ -146,6 +146,10 @@ def _bound(value: object, seen: set[int], *, in_file: bool) -> Iterator[str]:
 
     Of what is in no file, such as a class in a notebook, the compiled code is all there is to compare.
     """
+    if not isinstance(value, (tuple, *PLAIN)):
+        if id(value) in seen:  # a function that calls itself is bound to itself
+            return
+        seen.add(id(value))
     parts: list[object] = []
     if isinstance(value, functools.partial):
         parts = [value.func, *value.args, *sorted(value.keywords.items())]
@@ -153,19 +157,15 @@ def _bound(value: object, seen: set[int], *, in_file: bool) -> Iterator[str]:
         parts = list(value)
     elif isinstance(value, CodeType):
         parts = [value.co_code, value.co_names, *value.co_consts]
-    elif isinstance(value, (FunctionType, type)) and id(value) in seen:  # a function may call itself
-        return
     elif isinstance(value, FunctionType):
-        seen.add(id(value))
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*defaults, *(cell.cell_contents for cell in value.__closure__ or ())]
         parts += [] if in_file else [value.__code__]
     elif isinstance(value, type):
-        seen.add(id(value))
         members = [(name, getattr(member, "__func__", member)) for name, member in sorted(vars(value).items())]
         # Not lists and the like, which may be caches; nor what Python notes of a class, such as its first line.
-        parts = [pair for pair in members if isinstance(pair[1], FunctionType)]
-        parts += [pair for pair in members if isinstance(pair[1], (tuple, *PLAIN)) and not pair[0].startswith("__")]
+        plain = [name for name, member in members if isinstance(member, (tuple, *PLAIN)) and name[:2] != "__"]
+        parts = [pair for pair in members if pair[0] in plain or isinstance(pair[1], FunctionType)]
         parts += [base for base in value.__bases__ if base.__module__ == value.__module__]
     elif isinstance(value, (set, frozenset)):
         parts = [*sorted(map(repr, value))]

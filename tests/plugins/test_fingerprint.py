@@ -114,6 +114,15 @@ NOTEBOOK = {
 }
 
 
+def test_what_is_bound_to_itself_has_an_end():
+    def countdown(number):
+        return number and countdown(number - 1)
+
+    circle = Entry(1)
+    circle.number = [circle]
+    assert fingerprint(functools.partial(countdown, circle)) == fingerprint(functools.partial(countdown, circle))
+
+
 @pytest.mark.parametrize("code", NOTEBOOK.values(), ids=NOTEBOOK)
 def test_a_notebook_has_no_file_and_its_code_counts(code):
     def made(number):
