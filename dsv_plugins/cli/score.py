@@ -19,7 +19,7 @@ from rich.progress import track
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, TrainingError
-from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.study.serialise import finite
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _scored(
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
     for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
-        with blamed(f"detector_encoder {model.record.detector!r}"):
+        with wrap_errors(f"detector_encoder {model.record.detector!r}"):
             model.detector.prepare(pixels)
             scores = model.detector.score(pixels).tolist()
         for file, score in zip(batch, scores, strict=True):

@@ -15,7 +15,7 @@ from importlib import metadata
 from types import ModuleType
 
 from dsv_plugins.errors import PluginError, did_you_mean
-from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.plugin_files import PluginFile, loaded
 from dsv_plugins.plugins.records import Plugin
 
@@ -133,7 +133,7 @@ def normalized(name: str) -> str:
 
 def _loaded(provider: Provider, what: str, load: Callable[[], object]) -> object:
     try:
-        with blamed(what, "cannot be loaded"), traced(f"{provider}: import"):
+        with wrap_errors(what, "cannot be loaded"), traced(f"{provider}: import"):
             return load()
     except PluginError as error:
         return Failure(provider, str(error))

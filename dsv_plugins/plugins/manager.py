@@ -10,7 +10,7 @@ from dsv_plugins.errors import PluginError, did_you_mean, shown
 from dsv_plugins.plugins import specs
 from dsv_plugins.plugins.checking import record_problems, required_arguments
 from dsv_plugins.plugins.discovery import Provider, traced
-from dsv_plugins.plugins.failures import blamed
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import RECORDS, Plugin
 from dsv_plugins.plugins.versions import api_problem
 
@@ -55,7 +55,7 @@ class Manager(pluggy.PluginManager):
         """Register a plugin, unless it is registered already, and call each of its hooks on its own."""
         self._faults = []
         try:
-            with blamed("its hooks", "cannot be reached"):
+            with wrap_errors("its hooks", "cannot be reached"):
                 instance = plugin() if isinstance(plugin, type) else plugin
                 if self.is_registered(instance):
                     return
@@ -96,7 +96,7 @@ _HOOKS_OR = " or ".join(_HOOKS.rsplit(", ", 1))
 
 def _records(kind: str, function: Callable[[], object], label: str) -> Iterator[Outcome]:
     try:
-        with blamed(f"the hook {kind!r}"), traced(label):
+        with wrap_errors(f"the hook {kind!r}"), traced(label):
             returned = function()
             several = isinstance(returned, Iterable) and not isinstance(returned, (str, bytes, Mapping))
             records = list(returned) if several else [returned]  # type: ignore[call-overload]
@@ -109,7 +109,7 @@ def _records(kind: str, function: Callable[[], object], label: str) -> Iterator[
             continue
         name = f"{kind} {shown(record.name)}"
         try:
-            with blamed(name, "cannot be inspected"):
+            with wrap_errors(name, "cannot be inspected"):
                 problems = [f"{name}: {problem}" for problem in record_problems(record)]
         except PluginError as error:
             problems = [str(error)]

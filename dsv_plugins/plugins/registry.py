@@ -21,10 +21,10 @@ from dsv_plugins.errors import (
 )
 from dsv_plugins.plugins.checking import REGISTRY_ARGUMENT, factory_problems, product_problem
 from dsv_plugins.plugins.discovery import DISABLE_VARIABLE, Failure, Provider, find_plugins, unknown_disabled
-from dsv_plugins.plugins.failures import blamed, prefixed
 from dsv_plugins.plugins.fingerprint import fingerprint
 from dsv_plugins.plugins.interfaces import Selector
 from dsv_plugins.plugins.manager import Manager
+from dsv_plugins.plugins.plugin_errors import prefix_errors, wrap_errors
 from dsv_plugins.plugins.plugin_files import PLUGINS_VARIABLE, as_plugins, plugins_of_environment
 from dsv_plugins.plugins.records import Plugin, SelectorPlugin
 from dsv_plugins.types import Evaluation
@@ -140,7 +140,8 @@ class Registry:
         params, record, label = dict(params or {}), self.get(kind, name), self.label(kind, name)
         for problem in factory_problems(record.factory, params):
             raise PluginSettingsError(f"{label}: {problem}")
-        with prefixed(label, PluginError), blamed(label, "could not be made"):  # a factory may make other plugins
+        # A factory may make other plugins, whose errors name themselves.
+        with prefix_errors(label, PluginError), wrap_errors(label, "could not be made"):
             try:
                 made = record.factory(**params)
             except (TypeError, ValueError) as error:
@@ -202,7 +203,7 @@ class _InnerSelector:
     label: str
 
     def losses(self, evaluations: Sequence[Evaluation]) -> Sequence[float]:
-        with prefixed(self.label), blamed(self.label):
+        with prefix_errors(self.label), wrap_errors(self.label):
             return self.selector.losses(evaluations)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from dsv_plugins.errors import InputError, PluginSettingsError, did_you_mean
 from dsv_plugins.plugins.checking import defaults_of, factory_problems
-from dsv_plugins.plugins.failures import exits_blamed
 from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -108,7 +108,7 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
     for name in settings.detectors:
         preflight = registry.get(DetectorEncoderPlugin, name).preflight
         if preflight is not None:
-            with exits_blamed(registry.label(DetectorEncoderPlugin, name)):
+            with wrap_exits(registry.label(DetectorEncoderPlugin, name)):
                 for point in detector_settings(settings, registry, name):
                     preflight(**point)
 

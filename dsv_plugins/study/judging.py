@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsv_plugins.errors import DSVError, PluginError, reason_of
-from dsv_plugins.plugins.failures import blamed, exits_blamed, prefixed
+from dsv_plugins.plugins.plugin_errors import prefix_errors, wrap_errors, wrap_exits
 from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose
@@ -46,7 +46,7 @@ def judge(
         PluginError: It failed, or gave something other than one loss for each candidate. The message names it.
     """
     try:
-        with prefixed(registry.label(SelectorPlugin, selector)):
+        with prefix_errors(registry.label(SelectorPlugin, selector)):
             losses = losses_by(registry, selector, evaluations, params)
             return Verdict(losses, choose(losses))
     except DSVError as error:
@@ -65,7 +65,7 @@ def losses_by(
         PluginError: It failed, or gave something else. The message names it.
     """
     label = registry.label(SelectorPlugin, selector)
-    with blamed(label):
+    with wrap_errors(label):
         made = registry.create(SelectorPlugin, selector, params)
         losses = [float(loss) for loss in made.losses(copy.deepcopy(list(evaluations)))]
     if len(losses) != len(evaluations):
@@ -128,7 +128,7 @@ def _wins(
     alone = registry.get(SelectorPlugin, name).judges_alone
     copies = copy.deepcopy(list(evaluations))
     try:
-        with exits_blamed(registry.label(SelectorPlugin, name)):
+        with wrap_exits(registry.label(SelectorPlugin, name)):
             return win_shares(registry.create(SelectorPlugin, name, params), copies, seed=seed, judges_alone=alone)
     except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
         note(f"how clear the choice by {name!r} is cannot be measured: {reason_of(error)}")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import DSVError, InputError, PluginError, UnknownPluginError
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.folder import RunFolder
@@ -135,7 +135,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
 
     def loaded(name: str, path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
         made = registry.create(DetectorEncoderPlugin, name, settings)
-        with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
+        with wrap_errors(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
             made.load(path)
         return made
 

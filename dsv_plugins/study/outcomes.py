@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from dsv_plugins.errors import PluginError, shown
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import Executor, Outcome
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 
 __all__ = ["outcomes_of"]
 
@@ -29,10 +29,10 @@ def outcomes_of(
         PluginError: The executor failed, or its outcomes are not one for each job.
     """
     missing = list(range(len(jobs)))
-    with blamed(label):
+    with wrap_errors(label):
         outcomes = iter(executor.run(work, jobs))
     while True:
-        with blamed(label):
+        with wrap_errors(label):
             outcome = next(outcomes, None)
         if outcome is None and not missing:
             return

@@ -13,9 +13,9 @@ from dsv_plugins.calibration import Calibration, Findings, findings
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.errors import PluginError, TrainingError, shown
-from dsv_plugins.plugins.failures import exits_blamed
 from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.search import SearchProblem
 from dsv_plugins.run.artifacts import claim, write_selection
@@ -136,7 +136,7 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
     )
     log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
     label = plan.registry.label(SearchPlugin, settings.search)
-    with exits_blamed(label):
+    with wrap_exits(label):
         evaluations: object = plan.search.run(problem)
     if not isinstance(evaluations, Mapping):
         raise PluginError(f"{label} returned {shown(evaluations)}; return evaluations by candidate id")

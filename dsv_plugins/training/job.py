@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Progress
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import EvaluationFolder, load_features, save_features
@@ -108,7 +108,7 @@ def train_candidate(job: Job) -> float:
     dataset = job.dataset()
     curve: list[tuple[int, float]] = []
     progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
-    with blamed(label), threads(job.threads):
+    with wrap_errors(label), threads(job.threads):
         if job.starts_from is not None:
             detector.load(job.starts_from)
         _reuse_features(detector, dataset, job)
@@ -142,7 +142,7 @@ def train_shared_start(job: Job) -> float:
     started = time.monotonic()
     run, registry = RunFolder(job.run), build_registry(job.plugins)
     detector = make_detector(registry, job.candidate)
-    with blamed(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
+    with wrap_errors(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
         progress = _reporter(run, job.candidate.id, [])
         dataset = job.dataset()
         _reuse_features(detector, dataset, job)
@@ -177,7 +177,7 @@ def compute_frozen_features(job: Job) -> float:
     detector = make_detector(registry, job.candidate)
     label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
     assert job.frozen is not None
-    with blamed(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
+    with wrap_errors(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
         pixels: Tensor = getattr(job.dataset(), images)
         parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
         save_features(folder, parts, len(pixels))
