@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins.errors import InputError
-from dsv_plugins.run.artifacts import read_image_index, write_aucs
+from dsv_plugins.run.artifacts import read_image_index
+from dsv_plugins.run.ensemble import scores_of
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.study.ensemble import scores_of
-from dsv_plugins.study.result import Result
+from dsv_plugins.run.records import AUCRecord, write_checksummed
+from dsv_plugins.run.run import Run
 from dsv_plugins.types import Evaluation
 
 __all__ = ["NORMAL_FOLDER", "StudyAUCs", "auc_of", "ensemble_auc", "labels_of", "measure_aucs"]
@@ -72,7 +73,7 @@ def ensemble_auc(
     return float(roc_auc_score(labels, scores_of(evaluations, shares)["test"]))
 
 
-def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
+def measure_aucs(result: Run, labels: Sequence[bool]) -> StudyAUCs:
     """The AUCs of a finished study; they are also written into the run folder, for the report."""
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
     aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
@@ -83,5 +84,5 @@ def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
         chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
         kept=ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept]),
     )
-    write_aucs(RunFolder(result.run), candidates=measured.candidates, chosen=measured.chosen)
+    write_checksummed(result.folder.aucs, asdict(AUCRecord(measured.candidates, measured.chosen)))
     return measured

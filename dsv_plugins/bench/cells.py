@@ -14,8 +14,8 @@ from dsv_plugins.bench.theory import Theory, theory_of
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose, rank
-from dsv_plugins.study.ensemble import shares_by_loss
-from dsv_plugins.study.serialise import finite_or_none
+from dsv_plugins.run.ensemble import shares_by_loss
+from dsv_plugins.run.records import finite_or_none
 from dsv_plugins.types import Evaluation
 
 __all__ = ["BEST_THREE", "ENSEMBLE", "MODEL", "POOLED", "WEIGHTED", "Cell", "MeasuredCandidate", "measure"]

@@ -17,7 +17,7 @@ from dsv_plugins.bench.rivals import rivals_table
 from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from dsv_plugins.bench.variations import variations_table
 from dsv_plugins.run.folder import write_json, write_text
-from dsv_plugins.study.serialise import finite
+from dsv_plugins.run.records import finite
 
 __all__ = ["FILES", "describe", "tabulate", "write"]
 

@@ -21,11 +21,11 @@ from scipy.ndimage import label
 from dsv_plugins.bench.cells import MODEL, Cell
 from dsv_plugins.bench.frames import cell_frame, strict_means
 from dsv_plugins.bench.table import Table
+from dsv_plugins.data.images import FORMATS
 from dsv_plugins.errors import InputError, reason_of
 from dsv_plugins.run.artifacts import open_images, read_image_index
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.model_folder import load_model_heatmaps
-from dsv_plugins.study.result import Result
+from dsv_plugins.run.run import Run
 
 __all__ = ["AUPRO", "AUROC", "PIMO", "Masks", "measure_pixels", "pixel_measures", "pixels_tables", "read_masks"]
 
@@ -53,7 +53,7 @@ class Masks:
 
 
 def measure_pixels(
-    result: Result, ground_truth: Path, labels: Sequence[bool]
+    result: Run, ground_truth: Path, labels: Sequence[bool]
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
     """The measures of each candidate's heatmaps by its id, and which images are left out, a line each.
 
@@ -66,13 +66,13 @@ def measure_pixels(
     """
     if not ground_truth.is_dir():
         return {}, []
-    masks = read_masks(result.run, ground_truth, labels)
+    masks = read_masks(result.path, ground_truth, labels)
     measured: dict[str, dict[str, float]] = {}
     for entry in result.candidates:
         heatmaps = result.heatmaps(entry.candidate) if entry.status == "finished" else None
         if heatmaps is not None:
             measured[entry.candidate.id] = pixel_measures(heatmaps, masks)
-    own = load_model_heatmaps(RunFolder(result.run)) if len(result.shares) > 1 else None
+    own = result.heatmaps() if len(result.shares) > 1 else None
     if own is not None:
         measured[MODEL] = pixel_measures(own, masks)
     return {name: found for name, found in measured.items() if found}, list(masks.notes) if measured else []
@@ -171,7 +171,7 @@ def _mask(folder: Path, name: str, height: int, width: int) -> Array:
     if file is None:
         raise InputError(f"{folder} has no {files[0].name}")
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             drawn = np.asarray(image.convert("L")) > 0  # some masks have 0 and 1, others 0 and 255
     except Exception as error:  # Pillow raises many kinds on damaged files
         raise InputError(f"{file} cannot be read as an image ({reason_of(error)})") from error

@@ -20,10 +20,8 @@ from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
 from dsv_plugins.plugins.registry import Registry, build_registry
-from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.run import Run
 from dsv_plugins.study.plan import plan_study
-from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study
 from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
@@ -32,7 +30,7 @@ __all__ = ["AUGMENTATIONS", "Bench", "BenchResult"]
 
 AUGMENTATIONS = ("cutout", "cutavg", "cutdiff", "cutpaste")
 
-Conduct = Callable[[Study], Result]
+Conduct = Callable[[Study], Run]
 Report = Callable[[str], None]
 
 
@@ -190,7 +188,7 @@ class _Work:
                 study = self._rival(task, name)
                 reuse_work(study)
                 result = self.conduct(study)
-                labels, candidate = labels_of(result.run), result.choice.candidate
+                labels, candidate = labels_of(result.path), result.choice.candidate
                 pixels, _ = measure_pixels(result, task.ground_truth, labels)
                 auc = auc_of(result.evaluation(candidate), labels)
                 self.rivals.append(Rival(task.name, name, auc, _seconds(result), pixels.get(candidate.id, {})))
@@ -204,7 +202,7 @@ class _Work:
         study = self.bench.study(task, augmentation, seed, self.registry)
         reuse_work(study)
         result = self.conduct(study)
-        labels = labels_of(result.run)
+        labels = labels_of(result.path)
         measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         pixels, without_masks = measure_pixels(result, task.ground_truth, labels)
@@ -292,6 +290,6 @@ class _Work:
             self.report(f"{part} failed: {reason}")
 
 
-def _seconds(result: Result) -> float | None:
+def _seconds(result: Run) -> float | None:
     """How long the study of a result took; None if it was interrupted."""
-    return Journal(RunFolder(result.run).journal).elapsed()
+    return result.journal.elapsed()

@@ -24,10 +24,9 @@ from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose
-from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.run import Run
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.study.bootstrap import on_rows
-from dsv_plugins.study.result import Result
 from dsv_plugins.types import Evaluation
 
 __all__ = ["FULL", "Variations", "VariedAUCs", "variations_table", "vary"]
@@ -93,7 +92,7 @@ def vary(
     cell: Cell,
     evaluations: Sequence[Evaluation],
     labels: Sequence[bool],
-    result: Result,
+    result: Run,
     *,
     variations: Variations,
     methods: Sequence[Method],
@@ -187,10 +186,10 @@ def _choices_aucs(
     return {AVERAGE: float(np.mean(aucs)), **chosen, BEST: max(aucs)}
 
 
-def _brightened(pool: Sequence[Evaluation], labels: Sequence[bool], result: Result, factor: float) -> list[Evaluation]:
+def _brightened(pool: Sequence[Evaluation], labels: Sequence[bool], result: Run, factor: float) -> list[Evaluation]:
     """The pool with the normal test images made brighter, encoded and scored again."""
     normal = ~torch.tensor(labels)
-    images = open_dataset(RunFolder(result.run).data).test[normal]
+    images = open_dataset(result.folder.data).test[normal]
     brighter = (images.float() * factor).round().clamp(max=255).to(torch.uint8)
     changed = []
     for evaluation in pool:

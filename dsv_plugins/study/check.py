@@ -29,7 +29,7 @@ from dsv_plugins.plugins.spaces import (
     unsuitable_values,
     with_settings,
 )
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
@@ -80,9 +80,7 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
         for problem in factory_problems(registry.get(SelectorPlugin, name).factory, settings.params_of_selector(name)):
             raise PluginSettingsError(f"{registry.label(SelectorPlugin, name)}: {problem}")
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
-            raise InputError(
-                f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
-            )
+            raise InputError(f"{name!r} needs held-out images; remove --holdout 0 (holdout=0)")
     decides = settings.selectors[0]
     if settings.compares_detectors and registry.get(SelectorPlugin, decides).depends_on_scale:
         serve = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if not record.depends_on_scale)
@@ -116,13 +114,13 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
 def detector_settings(
     settings: StudySettings, registry: Registry, name: str, range_points: int = DEFAULT_RANGE_POINTS
 ) -> list[dict[str, object]]:
-    """The settings with which a study trains one of its detectors: one point, unless its grid varies them."""
+    """Return the settings with which a study trains one of its detectors: one point, unless its grid varies them."""
     space = of_detector(checked_space(settings, registry, DetectorEncoderPlugin, name))
     return [with_settings(settings.params_of(name), point) for point in grid(space, range_points)]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
-    """The executor of a study, for no more trainings at once than there are candidates."""
+    """Return the executor of a study, for no more trainings at once than there are candidates."""
     workers = {} if settings.workers is None else {"workers": settings.workers}
     executor = registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
     if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
@@ -132,7 +130,7 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
 
 
 def make_observers(settings: StudySettings, registry: Registry, own: Observer) -> Observers:
-    """The caller's observer and the observer plugins of a study."""
+    """Return the caller's observer and the observer plugins of a study."""
     return Observers(
         own,
         {
@@ -143,7 +141,7 @@ def make_observers(settings: StudySettings, registry: Registry, own: Observer) -
 
 
 def search_space(settings: StudySettings, registry: Registry, detector: str, augmentation: str) -> Space:
-    """What is searched with one detector that learns from one augmentation.
+    """Return what is searched with one detector that learns from one augmentation.
 
     Raises:
         InputError: The study's grid has values that a plugin cannot take.

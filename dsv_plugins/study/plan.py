@@ -17,7 +17,7 @@ from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import Search
 from dsv_plugins.plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.training.evaluate import make_augmentation
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies
@@ -80,15 +80,15 @@ class Plan:
         return not self.settings.compares_detectors and all(each.merges for each in self.detectors.values())
 
     def shared_updates(self, detector: str) -> int:
-        """The updates that all candidates of a detector share."""
+        """Return the updates that all candidates of a detector share."""
         return self.detectors[detector].shared_updates
 
     def spaces(self) -> dict[str, Space]:
-        """What is searched in each arm."""
+        """Return what is searched in each arm."""
         return {name: arm.space for name, arm in self.arms.items()}
 
     def candidate(self, arm: str, params: Mapping[str, object], context: Mapping[str, str] | None = None) -> Candidate:
-        """A candidate of this study.
+        """Return a candidate of this study.
 
         Raises:
             PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
@@ -111,13 +111,13 @@ class Plan:
         return candidate
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
-        """Every point of every arm, in grid order, with `range_points` of each range."""
+        """Return every point of every arm, in grid order, with `range_points` of each range."""
         return [
             self.candidate(name, point) for name, space in self.spaces().items() for point in grid(space, range_points)
         ]
 
     def context(self, dataset: Dataset) -> dict[str, str]:
-        """What the outcome of every training depends on besides its candidate's plugins and settings."""
+        """Return what the outcome of every training depends on besides its candidate's plugins and settings."""
         return {
             "data": dataset.fingerprint,
             "torch": metadata.version("torch"),
@@ -194,7 +194,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
 
 
 def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, DetectorEncoder]) -> dict[str, Arm]:
-    """A detector that learns from augmentations has an arm for each of them, another has one."""
+    """Return a detector that learns from augmentations has an arm for each of them, another has one."""
     arms: dict[str, Arm] = {}
     for name, detector in detectors.items():
         if not detector.learns_from_augmentation:

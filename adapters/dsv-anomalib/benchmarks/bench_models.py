@@ -108,7 +108,7 @@ def print_settings(name: str, tasks: Sequence[Task], out: Path) -> Mapping[str, 
     columns: dict[str, list[float]] = {}
     for task in tasks:
         result = train(name, POOLS[name], task, out)
-        labels = labels_of(result.run)
+        labels = labels_of(result.path)
         aucs = measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         row = {
@@ -141,7 +141,7 @@ def print_rivals(tasks: Sequence[Task], out: Path) -> None:
     for name, pool in RIVALS.items():
         for task in tasks:
             result = train(name, pool, task, out)
-            columns[name].append(measure_aucs(result, labels_of(result.run)).kept)
+            columns[name].append(measure_aucs(result, labels_of(result.path)).kept)
     print_table("rivals", tasks, columns)
 
 

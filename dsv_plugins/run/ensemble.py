@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dsv_plugins.calibration import combined_scores, score_scale
-from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.interfaces import DetectorEncoder
-from dsv_plugins.plugins.search import rank
-from dsv_plugins.run.model_folder import MemberRecord
+from dsv_plugins.run.records import MemberRecord
 from dsv_plugins.types import Candidate, Evaluation, Scores
-
-if TYPE_CHECKING:
-    from dsv_plugins.study.result import Result
 
 __all__ = [
     "Ensemble",
     "Member",
     "Scale",
-    "best_members",
     "frozen_part_name",
     "joined_heatmaps",
+    "member_of",
     "scale_of",
     "scores_of",
     "shares_by_loss",
@@ -90,12 +85,12 @@ class Ensemble:
                 member.detector.reuse_features(images, features[member.frozen])
 
     def score(self, images: Tensor) -> Tensor:
-        """One score per image, higher for more anomalous; an image's score does not depend on the others."""
+        """Return one score per image, higher for more anomalous; an image's score does not depend on the others."""
         scores = [each.detector.score(images).double() for each in self.members]
         return _combined(scores, [each.share for each in self.members], [each.scale for each in self.members]).float()
 
     def heatmap(self, images: Tensor) -> Tensor | None:
-        """The weighted mean of its members' heatmaps; None if one of them has none."""
+        """Return the weighted mean of its members' heatmaps; None if one of them has none."""
         heatmaps = [each.detector.heatmap(images) for each in self.members]
         found = [heat for heat in heatmaps if heat is not None]
         if len(found) < len(heatmaps):
@@ -103,7 +98,7 @@ class Ensemble:
         return joined_heatmaps(found, [each.share for each in self.members], [each.heat for each in self.members])
 
     def as_module(self) -> nn.Module | None:
-        """All members as one module that can be exported; None if one of them cannot."""
+        """Return all members as one module that can be exported; None if one of them cannot."""
         modules = [each.detector.as_module() for each in self.members]
         found = [module for module in modules if module is not None]
         return _Whole(found, self.members) if len(found) == len(modules) else None
@@ -137,7 +132,7 @@ def _combined(scores: Sequence[Tensor], shares: Sequence[float], scales: Sequenc
 
 
 def joined_heatmaps(heatmaps: Sequence[Tensor], shares: Sequence[float], scales: Sequence[Scale]) -> Tensor:
-    """The weighted mean of heatmaps of the same images, each of its own size and standardised by its scale."""
+    """Return the weighted mean of heatmaps of the same images, each of its own size and standardised by its scale."""
     size = max((tuple(heat.shape[-2:]) for heat in heatmaps), key=math.prod)
     standardised = []
     for values, share, (mean, deviation) in zip(heatmaps, shares, scales, strict=True):
@@ -160,12 +155,12 @@ def _share_equal_tensors(modules: Sequence[nn.Module]) -> None:
 
 
 def scale_of(scores: Scores) -> Scale:
-    """The mean and the deviation of a detector's scores of its train images."""
+    """Return the mean and the deviation of a detector's scores of its train images."""
     return score_scale(scores.train.numpy())
 
 
 def scores_of(kept: Sequence[Evaluation], shares: Sequence[float] | None = None) -> dict[str, NDArray[Any]]:
-    """The scores of one candidate, or of several as one, by the set of images.
+    """Return the scores of one candidate, or of several as one, by the set of images.
 
     Args:
         kept: The candidates.
@@ -190,26 +185,17 @@ def shares_by_loss(losses: Sequence[float]) -> list[float]:
 
 
 def frozen_part_name(detector: Candidate | MemberRecord) -> str:
-    """What `Member.frozen` is for a detector with its settings."""
+    """Return what `Member.frozen` is for a detector with its settings."""
     return json.dumps([detector.detector, dict(detector.detector_params)], sort_keys=True)
 
 
-def best_members(result: Result, count: int, selector: str) -> list[Member]:
-    """The `count` best candidates of a result by one of its selectors, with their detectors."""
-    if selector not in result.selected:
-        raise InputError(f"{selector!r} did not judge this study; give one of {', '.join(result.selected)}")
-    losses = [(entry.losses or {}).get(selector, math.nan) for entry in result.candidates]
-    judged = sum(map(math.isfinite, losses))
-    if not 1 <= count <= judged:
-        raise InputError(f"count is {count}; give a number from 1 to {judged}, the candidates that {selector!r} judged")
-    best = [result.candidates[place].candidate for place in rank(losses)[:count]]
-    return [
-        Member(
-            str(each),
-            frozen_part_name(each),
-            result.load_detector(each),
-            scale_of(result.evaluation(each).scores),
-            1 / len(best),
-        )
-        for each in best
-    ]
+def member_of(candidate: Candidate, detector: DetectorEncoder, scores: Scores, share: float) -> Member:
+    """Make a member of the trained detector of a candidate.
+
+    Args:
+        candidate: The candidate.
+        detector: Its detector.
+        scores: The detector's scores in the study.
+        share: How much it counts.
+    """
+    return Member(str(candidate), frozen_part_name(candidate), detector, scale_of(scores), share)
