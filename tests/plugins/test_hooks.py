@@ -209,7 +209,7 @@ def test_qualified_names_work_in_a_study_and_in_its_model(tmp_path):
     augmented = [result.evaluation(entry.candidate).embeddings.augmented for entry in result.candidates]
     assert [float(embeddings.mean()) for embeddings in augmented] == [1.0, 0.0]
     assert list(result.selected) == ["Dark:first", "Light:first"]
-    assert len(load(result.run, plugins=plugins).predict(images[1]).scores) == 6
+    assert len(load(result.path, plugins=plugins).predict(images[1]).scores) == 6
 
 
 # ---------------------------------------------------------------------------
@@ -339,6 +339,6 @@ def test_a_registry_is_no_setting():
 
 def test_a_model_of_a_plugin_that_was_given_as_an_object_says_how_a_command_gets_it(task, tmp_path):
     result = run(tmp_path)
-    told = dsv_here("score", result.run, task / "test").stderr
+    told = dsv_here("score", result.path, task / "test").stderr
     assert "install it, or give its file with --plugins" in told
     assert "plugins=" not in told
