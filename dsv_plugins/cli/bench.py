@@ -29,7 +29,10 @@ ON_TERMINAL = (
 )
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
-    {"augmentation", "selector", "keep", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
+    {
+        *("augmentation", "selector", "selector_params", "keep", "search", "search_params", "rungs", "rung_factor"),
+        *("seed", "skip_bad", "out"),
+    }
 )
 """Settings of a study that the benchmark decides: every selector judges every candidate."""
 

@@ -79,21 +79,19 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
 
 def _implied_by(preset: str, detector: str | None, registry: Registry) -> dict[str, Any]:
     """Return the settings that go with a preset, and the detector that has it if none is given."""
-    records = registry.of_kind(DetectorEncoderPlugin)
-    records.sort(
-        key=lambda record: record.name != (detector or StudySettings.detector)
-    )  # the one that is meant comes first
-    for record in records if detector is None else records[:1]:
-        if preset in record.presets:
-            return {"detector": record.name, **record.presets[preset]}
+    others = [] if detector else [record.name for record in registry.of_kind(DetectorEncoderPlugin)]
+    for name in (detector or str(StudySettings.detector), *others):
+        for each in registry.named(name, DetectorEncoderPlugin.kind):
+            if isinstance(each.record, DetectorEncoderPlugin) and preset in each.record.presets:
+                return {"detector": name, **each.record.presets[preset]}
     return {}
 
 
 def _fits(grid: Space, augmentation: str | None, registry: Registry) -> bool:
     """Return whether the augmentations have these hyperparameters; those of other packages may have others."""
-    records = {record.name: record for record in registry.of_kind(AugmentationPlugin)}
     names = (augmentation or str(StudySettings.augmentation)).split(",")
-    return all(set(grid) <= set(records[name].space) for name in names if name in records)
+    found = [each for name in names for each in registry.named(name, AugmentationPlugin.kind)]
+    return all(set(grid) <= set(each.record.space) for each in found)
 
 
 def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, UnknownPluginError
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import MODEL_HEATMAPS, load_if_any
@@ -98,7 +98,7 @@ class Model:
             TrainingError: It gives an image a score that is not finite.
         """
         check_pixels(images)
-        with blamed(f"detector_encoder {self.record.detector!r}"):
+        with wrap_errors(f"detector_encoder {self.record.detector!r}"):
             self.detector.prepare(images)
             scores = self.detector.score(images)
             heat = self.detector.heatmap(images) if heatmaps else None
@@ -192,7 +192,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
             now = registry.identity(DetectorEncoderPlugin, name)
         except UnknownPluginError as error:
             given = ",".join(record.plugins)
-            advice = f"give --plugins {given}" if given else "install it, or give it as plugins=…"
+            advice = f"give --plugins {given}" if given else "install it, or give its file with --plugins"
             raise UnknownPluginError(
                 f"{folder.path} needs the detector {name!r} of {provider or 'another package'}; {advice}"
             ) from error
@@ -202,7 +202,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
 
     def loaded(name: str, path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
         made = registry.create(DetectorEncoderPlugin, name, settings)
-        with blamed(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
+        with wrap_errors(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
             made.load(path)
         return made
 

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Mapping
 
 from dsv_plugins.errors import InputError, PluginSettingsError, did_you_mean
-from dsv_plugins.plugins.failures import exits_blamed
+from dsv_plugins.plugins.checking import defaults_of, factory_problems
 from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -16,8 +17,6 @@ from dsv_plugins.plugins.records import (
     ObserverPlugin,
     SearchPlugin,
     SelectorPlugin,
-    defaults_of,
-    factory_problems,
 )
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.spaces import (
@@ -73,7 +72,13 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
         factory = registry.get(ObserverPlugin, name).factory
         for problem in factory_problems(factory, settings.observer_params[name]):
             raise PluginSettingsError(f"{registry.label(ObserverPlugin, name)}: {problem}")
+    for name in settings.selector_params if len(settings.selectors) > 1 else ():
+        if name not in settings.selectors:
+            known = ", ".join(settings.selectors)
+            raise InputError(f"selector_params has settings for {name!r}, which is not among the selectors: {known}")
     for name in settings.selectors:
+        for problem in factory_problems(registry.get(SelectorPlugin, name).factory, settings.params_of_selector(name)):
+            raise PluginSettingsError(f"{registry.label(SelectorPlugin, name)}: {problem}")
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
             raise InputError(f"{name!r} needs held-out images; remove --holdout 0 (holdout=0)")
     decides = settings.selectors[0]
@@ -101,7 +106,7 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
     for name in settings.detectors:
         preflight = registry.get(DetectorEncoderPlugin, name).preflight
         if preflight is not None:
-            with exits_blamed(registry.label(DetectorEncoderPlugin, name)):
+            with wrap_exits(registry.label(DetectorEncoderPlugin, name)):
                 for point in detector_settings(settings, registry, name):
                     preflight(**point)
 

@@ -19,6 +19,7 @@ from typing import Any
 from dsv_plugins.data.images import survey
 from dsv_plugins.data.listing import image_files, list_images
 from dsv_plugins.errors import StoreError
+from dsv_plugins.plugins.fingerprint import own_source
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.records import (
     AugmentationPlugin,
@@ -135,18 +136,9 @@ def _dependencies(settings: StudySettings, registry: Registry) -> str:
             [kind.kind, name, registry.identity(kind, name)] for kind, names in plugins.items() for name in names
         ],
         "libraries": [metadata.version(name) for name in LIBRARIES],
-        "code": _own_code(),
+        "code": own_source(),  # of how candidates are judged, too
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _own_code() -> str:
-    """A hash of this package: who edits how candidates are judged must not be shown how they were judged before."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package).as_posix()} ".encode() + file.read_bytes())
-    return digest.hexdigest()
 
 
 def _checksums(folder: RunFolder, candidates: Sequence[tuple[str, int | None]]) -> Iterator[tuple[str, str]]:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.data.overlay import heat_scale
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
+from dsv_plugins.plugins.plugin_files import names_of
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.search import rank
-from dsv_plugins.plugins.unpackaged import names_of
 from dsv_plugins.run.artifacts import EvaluationFolder
 from dsv_plugins.run.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
 from dsv_plugins.run.folder import RunFolder
@@ -180,7 +180,7 @@ class _Member:
         registry, name = self.plan.registry, self.candidate.detector
         paths = [folder.detector for folder in self.folders]
         detector = registry.create(DetectorEncoderPlugin, name, self.candidate.detector_params)
-        with blamed(registry.label(DetectorEncoderPlugin, name)):
+        with wrap_errors(registry.label(DetectorEncoderPlugin, name)):
             if len(paths) == 1:
                 detector.load(paths[0])
             else:

@@ -12,7 +12,7 @@ from dsv_plugins.data.images import BadFile
 from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.interfaces import DetectorEncoder
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
+from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import Search
 from dsv_plugins.plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
@@ -163,6 +163,8 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         PluginError: A plugin refuses its settings.
     """
     check_names(settings, registry)
+    for name in settings.selectors:
+        registry.create(SelectorPlugin, name, settings.params_of_selector(name))  # to see that it can be made
     detectors = {name: _common_detector(settings, registry, name) for name in settings.detectors}
     sizes = {name: detector.image_size for name, detector in detectors.items() if detector.image_size is not None}
     if len(set(sizes.values())) > 1:

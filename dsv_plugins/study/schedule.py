@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dsv_plugins.errors import PluginError, StoreError, TrainingError, WorkerError, reason_of, shown
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Executor, Outcome
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import ExecutorPlugin
 from dsv_plugins.run.artifacts import EvaluationFolder, read_image_index
 from dsv_plugins.run.checksums import verify
@@ -230,10 +230,10 @@ def outcomes_of(
         PluginError: The executor failed, or its outcomes are not one for each job.
     """
     missing = list(range(len(jobs)))
-    with blamed(label):
+    with wrap_errors(label):
         outcomes = iter(executor.run(work, jobs))
     while True:
-        with blamed(label):
+        with wrap_errors(label):
             outcome = next(outcomes, None)
         if outcome is None and not missing:
             return

@@ -14,9 +14,9 @@ from dsv_plugins.calibration import Calibration, Findings, findings
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.errors import PluginError, TrainingError, shown
-from dsv_plugins.plugins.failures import exits_blamed
 from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.search import SearchProblem
 from dsv_plugins.run.folder import RunFolder
@@ -73,6 +73,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             seed=settings.seed,
             confidence=settings.confidence,
             note=log.note,
+            params={name: settings.params_of_selector(name) for name in settings.selectors},
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
         kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]])
@@ -155,7 +156,12 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         spaces=plan.spaces(),
         candidate=functools.partial(plan.candidate, context=plan.context(dataset)),
         evaluate=schedule.evaluate,
-        losses=functools.partial(losses_by, plan.registry, settings.selectors[0]),
+        losses=functools.partial(
+            losses_by,
+            plan.registry,
+            settings.selectors[0],
+            params=settings.params_of_selector(settings.selectors[0]),
+        ),
         budget=plan.budget,
         rungs=settings.schedule,
         seed=settings.seed,
@@ -164,7 +170,7 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
     )
     log.notify(Observer.started, folder.path, [] if plan.search_record.proposes else problem.grid())
     label = plan.registry.label(SearchPlugin, settings.search)
-    with exits_blamed(label):
+    with wrap_exits(label):
         evaluations: object = plan.search.run(problem)
     if not isinstance(evaluations, Mapping):
         raise PluginError(f"{label} returned {shown(evaluations)}; return evaluations by candidate id")

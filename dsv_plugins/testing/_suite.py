@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.plugins.records import Plugin, product_problem, record_problems
+from dsv_plugins.plugins.checking import product_problem, record_problems
+from dsv_plugins.plugins.records import Plugin
+from dsv_plugins.plugins.registry import with_registry
 
 __all__ = [
     "PREREQUISITES",
@@ -29,7 +31,7 @@ class Subject(Generic[Product]):
     """Those of a protocol, which Python does not enforce as it does those of a base class."""
 
     def __init__(self, record: Plugin[Product]) -> None:
-        self.record = record
+        self.record = with_registry(record)
 
     def build(self) -> Product:
         """Make the plugin's object at the first point of its space."""

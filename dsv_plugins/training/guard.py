@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import PluginError
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 
 __all__ = ["CheckedDetector", "GuardedAugmentation"]
 
@@ -42,7 +42,7 @@ class GuardedAugmentation:
         Raises:
             PluginError: The augmentation failed, or returned something else than such images.
         """
-        with blamed(self._label):
+        with wrap_errors(self._label):
             copies: object = self._augmentation(images.clone(), generator=generator)
         if not isinstance(copies, Tensor):
             raise PluginError(f"{self._label} returned a {type(copies).__name__}; return a tensor")

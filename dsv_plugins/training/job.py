@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Progress
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.plugins.worker_registry import registry_of_process
+from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.run.folder import RunFolder, finished_folder
 from dsv_plugins.run.progress import TrainingProgress, write_progress
@@ -102,13 +102,13 @@ def train_candidate(job: Job) -> float:
     """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
     started = time.monotonic()
     run, candidate = RunFolder(job.run), job.candidate
-    registry = registry_of_process(job.plugins)
+    registry = build_registry(job.plugins)
     detector, augmentation = make_detector(registry, candidate), make_augmentation(registry, candidate)
     label = registry.label(DetectorEncoderPlugin, candidate.detector)
     dataset = job.dataset()
     curve: list[tuple[int, float]] = []
     progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
-    with blamed(label), threads(job.threads):
+    with wrap_errors(label), threads(job.threads):
         if job.starts_from is not None:
             detector.load(job.starts_from)
         _reuse_features(detector, dataset, job)
@@ -140,9 +140,9 @@ def shared_start_of(candidate: Candidate) -> Candidate:
 def train_shared_start(job: Job) -> float:
     """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
     started = time.monotonic()
-    run, registry = RunFolder(job.run), registry_of_process(job.plugins)
+    run, registry = RunFolder(job.run), build_registry(job.plugins)
     detector = make_detector(registry, job.candidate)
-    with blamed(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
+    with wrap_errors(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
         progress = _reporter(run, job.candidate.id, [])
         dataset = job.dataset()
         _reuse_features(detector, dataset, job)
@@ -172,12 +172,12 @@ def frozen_part_of(candidate: Candidate, settings: Sequence[str] | None, images:
 def compute_frozen_features(job: Job) -> float:
     """Compute the frozen features of the set of images that the job's candidate names; returns the seconds it took."""
     started = time.monotonic()
-    run, registry = RunFolder(job.run), registry_of_process(job.plugins)
+    run, registry = RunFolder(job.run), build_registry(job.plugins)
     images = str(job.candidate.params["images"])
     detector = make_detector(registry, job.candidate)
     label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
     assert job.frozen is not None
-    with blamed(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
+    with wrap_errors(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
         pixels: Tensor = getattr(job.dataset(), images)
         parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
         save_features(folder, parts, len(pixels))

@@ -20,8 +20,9 @@ from dsv_plugins.bench.reuse import reuse_work
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.errors import TrainingError
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import AugmentationPlugin, SelectorPlugin
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE, build_registry
+from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import ImageIndex, read_image_index, write_image_index
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study

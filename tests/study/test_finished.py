@@ -153,7 +153,7 @@ def test_another_image_is_another_result(copied, tmp_path):
 
 def test_other_code_is_another_result(copied, monkeypatch):
     task, run, judged = copied
-    monkeypatch.setattr(finished_module, "_own_code", lambda: "edited")
+    monkeypatch.setattr(finished_module, "own_source", lambda: "edited")
     tiny(task, run).run()
     assert judged == [1]
     version = metadata.version

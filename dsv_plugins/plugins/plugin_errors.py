@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from dsv_plugins.errors import DSVError, PluginError, describe_error, shown
 
-__all__ = ["blamed", "exits_blamed"]
+__all__ = ["prefix_errors", "wrap_errors", "wrap_exits"]
 
 
 @contextlib.contextmanager
-def blamed(label: str, doing: str = "failed") -> Iterator[None]:
+def wrap_errors(label: str, doing: str = "failed") -> Iterator[None]:
     """Turn whatever a plugin raises in the block into a `PluginError` that names it, even a `sys.exit()`.
 
     Errors of ours pass, since they say already what is wrong, and so does a Ctrl-C.
@@ -21,7 +21,7 @@ def blamed(label: str, doing: str = "failed") -> Iterator[None]:
         doing: What it did not do.
     """
     try:
-        with exits_blamed(label):
+        with wrap_exits(label):
             yield
     except (DSVError, KeyboardInterrupt, GeneratorExit):
         raise
@@ -30,9 +30,20 @@ def blamed(label: str, doing: str = "failed") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exits_blamed(label: str) -> Iterator[None]:
+def wrap_exits(label: str) -> Iterator[None]:
     """Turn a `sys.exit()` of a plugin into a `PluginError`; for blocks in which errors need not be the plugin's."""
     try:
         yield
     except SystemExit as error:
         raise PluginError(f"{label} called sys.exit({'' if error.code is None else shown(error.code)})") from error
+
+
+@contextlib.contextmanager
+def prefix_errors(label: str, kind: type[DSVError] = DSVError) -> Iterator[None]:
+    """Put the name of a plugin before the message of an error of ours, unless the message has it already."""
+    try:
+        yield
+    except kind as error:
+        if label in str(error):
+            raise
+        raise type(error)(f"{label}: {error}") from error

@@ -40,7 +40,7 @@ class PluginFile:
         return Path(self.path).name
 
     def load(self) -> ModuleType:
-        """The module; the same one for the same content."""
+        """Return the module; the same one for the same content."""
         name = f"dsv_plugin_file_{hashlib.sha256(self.path.encode() + self.content).hexdigest()[:16]}"
         folder = str(Path(self.path).parent)
         if folder not in sys.path:
@@ -59,7 +59,7 @@ class PluginFile:
 
 
 def as_plugins(given: object) -> tuple[object, ...]:
-    """What a user gave as plugins, one thing or several, or several of these, as one flat row with files read.
+    """Return what a user gave as plugins, one thing or several, or several of these, in one row with files read.
 
     Raises:
         InputError: A file cannot be read.
@@ -72,19 +72,18 @@ def as_plugins(given: object) -> tuple[object, ...]:
 
 
 def plugins_of_environment() -> tuple[object, ...]:
-    """The plugins that `DSV_PLUGINS` names."""
+    """Return the plugins that `DSV_PLUGINS` names."""
     return as_plugins(os.environ.get(PLUGINS_VARIABLE, ""))
 
 
 def names_of(plugins: Iterable[object]) -> list[str]:
-    """The files and modules among plugins, by which a user can give them again."""
-    return [
-        each.path if isinstance(each, PluginFile) else each for each in plugins if isinstance(each, (PluginFile, str))
-    ]
+    """Return the files and modules among plugins, by which a user can give them again."""
+    named = [each.path if isinstance(each, PluginFile) else each for each in plugins]
+    return [each for each in named if isinstance(each, str)]
 
 
 def loaded(plugin: object) -> object:
-    """The module or object whose hooks are called; a file is run, and a module is imported."""
+    """Return the module or object whose hooks are called; a file is run, and a module is imported."""
     if isinstance(plugin, PluginFile):
         return plugin.load()
     if isinstance(plugin, str):
@@ -95,7 +94,7 @@ def loaded(plugin: object) -> object:
 
 
 def _read(plugin: object) -> object:
-    """A file with its content; everything else as it is."""
+    """Return a file with its content, and everything else as it is."""
     is_file = isinstance(plugin, Path) or (isinstance(plugin, str) and (plugin.endswith(".py") or os.sep in plugin))
     if not is_file:
         return plugin
