@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.plugins.worker_registry import registry_of_process
 
 __all__ = ["prepare_worker"]
 
+MODULES = ("dsv_plugins.training.job", "sklearn.manifold", "threadpoolctl")
+"""Needed by each job, whatever the detector."""
+
 
 def prepare_worker(detectors: Mapping[str, Mapping[str, object]], plugins: tuple[object, ...]) -> None:
-    """Import what the trainings of a study need.
+    """Import what the trainings of a study need, and find the plugins.
 
     Args:
         detectors: The settings of each detector, by its name.
         plugins: Plugins that are in no package.
     """
-    registry = build_registry(plugins)
+    for module in MODULES:
+        importlib.import_module(module)
+    registry = registry_of_process(plugins)
     for name, settings in detectors.items():
         registry.create(DetectorEncoderPlugin, name, settings).warm_up()
