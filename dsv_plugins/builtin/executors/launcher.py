@@ -82,6 +82,7 @@ class Ended:
 
 def launch(descriptor: int) -> NoReturn:
     """Do what the driver requests until it is gone, or has requested nothing for long; then end all at once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts every process means the driver
     driver, workers = Connection(descriptor), _Workers()
     with contextlib.suppress(EOFError, OSError):
         while driver.poll(IDLE_SECONDS):
