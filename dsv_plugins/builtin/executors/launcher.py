@@ -26,43 +26,11 @@ import cloudpickle
 
 from dsv_plugins.builtin.executors.worker import READY, call_quietly, work
 
-__all__ = ["Batch", "Ended", "Preparation", "launch"]
+__all__ = ["Ended", "Launcher", "launch"]
 
 IDLE_SECONDS = 300
 """A launcher without anything to do ends after this many seconds: it has libraries in memory."""
 POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """The request to have workers ready.
-
-    Attributes:
-        function: A pickled function that imports what jobs need; empty for none.
-        workers: How many to start if they cannot be forked when they are needed.
-        forks: Whether they may be forked.
-    """
-
-    function: bytes
-    workers: int
-    forks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The request to do jobs.
-
-    Attributes:
-        calls: A pickled function with its argument for each job, by the job's index.
-        workers: How many run at once.
-        retries: How often a job whose worker died is tried again.
-        seconds: How long each may take; None for no limit.
-    """
-
-    calls: Mapping[int, bytes]
-    workers: int
-    retries: int
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,83 +51,94 @@ class Ended:
 def launch(descriptor: int) -> NoReturn:
     """Do what the driver requests until it is gone, or has requested nothing for long; then end all at once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts every process means the driver
-    driver, workers = Connection(descriptor), _Workers()
+    driver = Connection(descriptor)
+    launcher = Launcher(driver)
     with contextlib.suppress(EOFError, OSError):
         while driver.poll(IDLE_SECONDS):
-            request = driver.recv()
-            if isinstance(request, Preparation):
-                workers.prepare(request)
-            else:
-                _run(request, workers, driver)
+            driver.recv()(launcher)  # one of the methods below, with its arguments
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("this process is in that group")
 
 
-def _run(batch: Batch, workers: _Workers, driver: Connection) -> None:
-    """Do the jobs, and send the driver how each one ended.
+class Launcher:
+    """Forks a worker for each job, or keeps those that were started.
 
-    A job whose worker died is tried again when the others have ended, with the machine for itself: most of the time
-    there was not enough memory for all.
+    Args:
+        driver: Where the ends of jobs are told.
     """
-    waiting, dead = deque(batch.calls), deque[int]()
-    deaths = dict.fromkeys(batch.calls, 0)
-    running: dict[int, _Worker] = {}
-    while waiting or dead or running:
-        while (waiting and len(running) < batch.workers) or (dead and not running):
-            index = (waiting or dead).popleft()
-            try:
-                running[index] = workers.take()
-                running[index].begin(batch.calls[index], batch.seconds)
-            except OSError as error:  # such as no memory for another process
-                driver.send((index, Ended(cloudpickle.dumps((None, error, "")))))
-        if driver in wait([driver, *(worker.pipe for worker in running.values())], POLL_SECONDS):
-            raise EOFError("the driver says nothing before it has all answers: it is gone")
-        for index, worker in list(running.items()):
-            ended = worker.look()
-            if ended is None:
-                continue
-            workers.put_back(running.pop(index), is_sound=ended.answer is not None)
-            deaths[index] += ended.exit_code is not None
-            if ended.exit_code is not None and deaths[index] <= batch.retries:
-                dead.append(index)
-            else:
-                driver.send((index, replace(ended, deaths=deaths[index])))
 
-
-class _Workers:
-    """Forks workers when they are needed, or keeps those that were started."""
-
-    def __init__(self) -> None:
+    def __init__(self, driver: Connection) -> None:
+        self._driver = driver
         self._forks = True
         self._function = b""
         self._idle: list[_Worker] = []
 
-    def prepare(self, request: Preparation) -> None:
-        """Import what jobs need, or start workers that do."""
-        self._forks, self._function = request.forks, request.function
-        if self._forks:
-            call_quietly(self._function)
-            self._forks = threading.active_count() == 1  # other threads would be missing in a fork
-        while not self._forks and len(self._idle) < request.workers:
-            self._idle.append(self._new())
+    def prepare(self, function: bytes, *, workers: int, forks: bool) -> None:
+        """Import what jobs need, or start workers that do.
 
-    def take(self) -> _Worker:
-        """Return a worker without a job."""
+        Args:
+            function: Pickled; imports what jobs need. Empty for none.
+            workers: How many to start if they cannot be forked when they are needed.
+            forks: Whether they may be forked.
+        """
+        self._forks, self._function = forks, function
+        if forks:
+            call_quietly(function)
+            self._forks = threading.active_count() == 1  # other threads would be missing in a fork
+        while not self._forks and len(self._idle) < workers:
+            self._idle.append(self._new_worker())
+
+    def run(self, calls: Mapping[int, bytes], *, workers: int, retries: int, seconds: float | None) -> None:
+        """Do the jobs, and tell the driver how each one ended.
+
+        A job whose worker died is tried again when the others have ended, with the machine for itself: most of the
+        time there was not enough memory for all.
+
+        Args:
+            calls: A pickled function with its argument for each job, by the job's index.
+            workers: How many run at once.
+            retries: How often a job whose worker died is tried again.
+            seconds: How long each may take; None for no limit.
+        """
+        waiting, dead = deque(calls), deque[int]()
+        deaths = dict.fromkeys(calls, 0)
+        running: dict[int, _Worker] = {}
+        while waiting or dead or running:
+            while (waiting and len(running) < workers) or (dead and not running):
+                index = (waiting or dead).popleft()
+                try:
+                    worker = self._take_worker()
+                except OSError as error:  # such as no memory for another process
+                    self._driver.send((index, Ended(cloudpickle.dumps((None, error, "")))))
+                else:
+                    worker.begin(calls[index], seconds)
+                    running[index] = worker
+            if self._driver in wait([self._driver, *(worker.pipe for worker in running.values())], POLL_SECONDS):
+                raise EOFError("the driver says nothing before it has all answers: it is gone")
+            for index, worker in list(running.items()):
+                ended = worker.look()
+                if ended is None:
+                    continue
+                del running[index]
+                if self._forks or ended.answer is None:
+                    worker.end()
+                else:
+                    self._idle.append(worker)
+                deaths[index] += ended.exit_code is not None
+                if ended.exit_code is not None and deaths[index] <= retries:
+                    dead.append(index)
+                else:
+                    self._driver.send((index, replace(ended, deaths=deaths[index])))
+
+    def _take_worker(self) -> _Worker:
         while self._idle:
             worker = self._idle.pop(0)
             if worker.is_alive:
                 return worker
             worker.end()
-        return self._new()
+        return self._new_worker()
 
-    def put_back(self, worker: _Worker, *, is_sound: bool) -> None:
-        """Keep a worker for the next job, unless there will be a fresh one."""
-        if is_sound and not self._forks:
-            self._idle.append(worker)
-        else:
-            worker.end()
-
-    def _new(self) -> _Worker:
+    def _new_worker(self) -> _Worker:
         return _Worker("fork", b"") if self._forks else _Worker("spawn", self._function)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import json
 import multiprocessing
 import os
@@ -13,12 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import cloudpickle
 
 from dsv_plugins import Outcome, TrainingError, WorkerError
-from dsv_plugins.builtin.executors.launcher import Batch, Ended, Preparation, launch
+from dsv_plugins.builtin.executors.launcher import Ended, Launcher, launch
 from dsv_plugins.errors import RemoteError, describe_error, too_late
 
 __all__ = ["end_launchers", "run_in_processes", "warmed_up_processes"]
@@ -32,7 +32,7 @@ PROGRAM = (
 )
 
 
-class _Launcher:
+class _Process:
     """A launcher's process, and the connection to it."""
 
     def __init__(self) -> None:
@@ -65,9 +65,7 @@ class _Launcher:
         return self._process.wait()
 
 
-_idle: list[_Launcher] = []
-_latest = b""
-"""The function by which the latest study prepared a launcher: one that replaces it calls the same."""
+_idle: list[_Process] = []
 
 
 def end_launchers() -> None:
@@ -88,13 +86,12 @@ def warmed_up_processes(prepare: Callable[[], None], *, workers: int, forks: boo
         workers: How many workers to start if they cannot be forked when they are needed.
         forks: Whether workers may be forked.
     """
-    global _latest
-    _latest = cloudpickle.dumps(prepare)
+    function = cloudpickle.dumps(prepare)
     try:
-        launcher = _idle_launcher() or _Launcher()
+        launcher = _idle_launcher() or _Process()
         _idle.append(launcher)
         with contextlib.suppress(OSError):  # it has just died, which the first batch finds
-            launcher.connection.send(Preparation(_latest, workers, forks))
+            launcher.connection.send(partial(Launcher.prepare, function=function, workers=workers, forks=forks))
         yield
     except BaseException:
         end_launchers()
@@ -117,16 +114,19 @@ def run_in_processes(
             calls[index] = cloudpickle.dumps((work, job))
         except Exception as error:
             yield Outcome(index, error=error)
-    importing = _latest or cloudpickle.dumps(functools.partial(type, work))  # to read it imports its module
     deaths = 0
     while calls:
         idle = _idle_launcher()
-        launcher = idle or _Launcher()
+        launcher = idle or _Process()
         try:
             if idle is None:
-                # What is imported may have killed the last one: then a worker dies of it, for which its job fails.
-                launcher.connection.send(Preparation(b"" if deaths else importing, 0, forks))
-            launcher.connection.send(Batch(calls, workers, retries, seconds))
+                # To read the work imports its module. That may be what killed the last launcher; then a worker dies of
+                # it, for which its job fails.
+                function = b"" if deaths else cloudpickle.dumps(partial(type, work))
+                launcher.connection.send(partial(Launcher.prepare, function=function, workers=0, forks=forks))
+            launcher.connection.send(
+                partial(Launcher.run, calls=calls, workers=workers, retries=retries, seconds=seconds)
+            )
             while calls:
                 index, ended = launcher.connection.recv()
                 del calls[index]
@@ -143,7 +143,7 @@ def run_in_processes(
             raise
 
 
-def _idle_launcher() -> _Launcher | None:
+def _idle_launcher() -> _Process | None:
     while _idle:
         launcher = _idle.pop()
         if launcher.is_alive:
