@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -138,6 +139,14 @@ def raise_unpicklable(job):
 def test_an_error_that_cannot_travel_is_told():
     (found,) = outcomes("processes", raise_unpicklable, [0], workers=1).values()
     assert str(found.error) == "UnpicklableError: 1 and 2"
+
+
+def test_a_job_that_cannot_travel_is_told():
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 1})
+    with executor.warmed_up(functools.partial(double, threading.Lock())):
+        found = {outcome.index: outcome for outcome in executor.run(double, [1, threading.Lock()])}
+    assert found[0].value == 2
+    assert str(found[1].error) == "cannot pickle '_thread.lock' object"
 
 
 def sleep_if_positive(job):

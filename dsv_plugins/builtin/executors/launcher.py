@@ -69,7 +69,7 @@ class Launcher:
 
     def __init__(self, driver: Connection) -> None:
         self._driver = driver
-        self._forks = True
+        self._forks = False
         self._function = b""
         self._idle: list[_Worker] = []
 

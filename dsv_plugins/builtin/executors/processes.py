@@ -86,11 +86,11 @@ def warmed_up_processes(prepare: Callable[[], None], *, workers: int, forks: boo
         workers: How many workers to start if they cannot be forked when they are needed.
         forks: Whether workers may be forked.
     """
-    function = cloudpickle.dumps(prepare)
     try:
         launcher = _idle_launcher() or _Process()
         _idle.append(launcher)
-        with contextlib.suppress(OSError):  # it has just died, which the first batch finds
+        with contextlib.suppress(Exception):  # it has just died, or a plugin cannot be pickled: the jobs will say so
+            function = cloudpickle.dumps(prepare)
             launcher.connection.send(partial(Launcher.prepare, function=function, workers=workers, forks=forks))
         yield
     except BaseException:
