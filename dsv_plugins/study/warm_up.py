@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
@@ -9,14 +10,19 @@ from dsv_plugins.plugins.registry import build_registry
 
 __all__ = ["prepare_worker"]
 
+MODULES = ("dsv_plugins.training.job", "sklearn.manifold", "threadpoolctl")
+"""Needed by each job, whatever the detector."""
+
 
 def prepare_worker(detectors: Mapping[str, Mapping[str, object]], plugins: tuple[object, ...]) -> None:
-    """Import what the trainings of a study need.
+    """Import what the trainings of a study need, and find the plugins.
 
     Args:
         detectors: The settings of each detector, by its name.
         plugins: Plugins that are in no package.
     """
+    for module in MODULES:
+        importlib.import_module(module)
     registry = build_registry(plugins)
     for name, settings in detectors.items():
         registry.create(DetectorEncoderPlugin, name, settings).warm_up()

@@ -1,4 +1,4 @@
-"""Jobs on other machines: what is sent to a worker, and what comes back. For executors that leave this machine.
+"""Jobs on other machines: what is sent to a worker, and what comes back. Nothing here is Ray's.
 
 If a worker can reach the run folder, as on a shared file system, it uses it directly. If not, the job's files travel
 with it, the work is done in a temporary folder, and the driver (the process that runs the study) writes what was
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,25 +26,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsv_plugins import WorkerError, build_registry
 from dsv_plugins.data.dataset import Dataset, open_dataset
-from dsv_plugins.errors import WorkerError
-from dsv_plugins.plugins.registry import build_registry
-from dsv_plugins.run.folder import RunFolder, finished_folder
-from dsv_plugins.run.progress import mark_driver, progress_texts, write_progress_text
-from dsv_plugins.run.transfer import Files, finished_folders, read_files, write_files
+from dsv_plugins.run.folder import MANIFEST, RunFolder, finished_folder
 from dsv_plugins.training.job import FROZEN_PART, IMAGE_SETS, Job
 
-__all__ = ["Job", "PortableJob", "RemoteJobs", "RemoteResult", "environment"]
+__all__ = ["PortableJob", "RemoteJobs", "RemoteResult", "environment"]
 
 Reference = TypeVar("Reference")
 Value = TypeVar("Value")
 
 Images = Mapping[str, Any]
 """A study's images as plain arrays, which an object store can share between processes without a copy."""
+
+Files = Mapping[str, NDArray[np.uint8]]
+"""The content of files, by their path below a folder."""
 
 REPORT_SECONDS = 0.5
 COMPARED = ("dsv-plugins", "lightning", "numpy", "torch", "torchvision")
@@ -99,11 +101,11 @@ class PortableJob:
             job = replace(job, run=Path(folder))
             RunFolder(job.run).progress.mkdir()
             if job.starts_from is not None:
-                write_files(job.starts_from, self.start)
+                _write_files(job.starts_from, self.start)
             with _reporting(RunFolder(job.run), report):
                 value = work(job)
-            finished = finished_folders(job.run)
-            return RemoteResult(value, {path.relative_to(job.run).as_posix(): read_files(path) for path in finished})
+            finished = [manifest.parent for manifest in job.run.rglob(MANIFEST)]
+            return RemoteResult(value, {path.relative_to(job.run).as_posix(): _read_files(path) for path in finished})
 
 
 class RemoteJobs(Generic[Reference]):
@@ -137,20 +139,22 @@ class RemoteJobs(Generic[Reference]):
         if key not in self._images:
             self._images[key] = self._put(_arrays(dataset, features))
         if job.run not in self._marks:
-            self._marks[job.run] = mark_driver(RunFolder(job.run))
-        start = {} if job.starts_from is None else read_files(job.starts_from)
+            self._marks[job.run] = RunFolder(job.run).progress / f".driver-{uuid.uuid4().hex}"
+            self._marks[job.run].touch()
+        start = {} if job.starts_from is None else _read_files(job.starts_from)
         return PortableJob(job, start, self._marks[job.run], environment(job.plugins)), self._images[key]
 
     def unpack(self, job: Job, result: RemoteResult[Value]) -> Value:
         """Write what the job finished into the run folder, and return the value."""
         for name, files in result.finished.items():
             with finished_folder(job.run / name) as folder:
-                write_files(folder, files)
+                _write_files(folder, files)
         return result.value
 
     def show_progress(self, job: Job, name: str, content: str) -> None:
         """Write how far a remote training is into the run folder, where the study looks for it."""
-        write_progress_text(RunFolder(job.run), name, content)
+        with contextlib.suppress(OSError):  # only for display, and not worth a failure
+            (RunFolder(job.run).progress / name).write_text(content)
 
 
 def environment(plugins: tuple[object, ...] = ()) -> dict[str, str]:
@@ -176,6 +180,23 @@ def _require_same(driver: Mapping[str, str], worker: Mapping[str, str]) -> None:
         raise WorkerError(
             f"a worker has other plugins than this process: {'; '.join(differences)}; install the same on every machine"
         )
+
+
+def _read_files(folder: Path) -> Files:
+    """Return the content of a finished folder, but for its manifest: it is made anew where the files arrive."""
+    return {
+        file.relative_to(folder).as_posix(): np.fromfile(file, np.uint8)
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != MANIFEST
+    }
+
+
+def _write_files(folder: Path, files: Files) -> None:
+    """Write what `_read_files` returned."""
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content.tofile(file)
 
 
 def _arrays(dataset: Dataset, features: Mapping[str, Mapping[str, Tensor]]) -> Images:
@@ -215,10 +236,11 @@ def _reporting(run: RunFolder, report: Callable[[str, str], None]) -> Iterator[N
     def watch() -> None:
         reported: dict[str, str] = {}
         while not ended.wait(REPORT_SECONDS):
-            for name, content in progress_texts(run):
-                if content != reported.get(name):
-                    reported[name] = content
-                    report(name, content)
+            for file in run.progress.iterdir():
+                content = file.read_text()
+                if content and content != reported.get(file.name):  # empty while it is written
+                    reported[file.name] = content
+                    report(file.name, content)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ from dsv_plugins.data.dataset import prepare
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import RunFolder, finished_folder
 from dsv_plugins.training.job import Job
-from dsv_plugins.training.remote import RemoteJobs, environment
+from dsv_ray.remote import RemoteJobs, environment
 
 
 @pytest.fixture
