@@ -62,11 +62,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the benchmark, or resume it, and show its tables."""
-    from dsv_plugins.bench.output import FILES, describe, tabulate, write
+    from dsv_plugins.bench.output import FILES, as_text, describe, write
     from dsv_plugins.bench.protocol import Bench
+    from dsv_plugins.bench.tables import tabulate
     from dsv_plugins.bench.tasks import find_tasks
-    from dsv_plugins.bench.terminal import fitted
-    from dsv_plugins.bench.variations import Variations
     from dsv_plugins.run.remote_copy import is_address
 
     if is_address(arguments.out):
@@ -79,7 +78,8 @@ def run(arguments: Namespace) -> int:
         augmentations=_listed(arguments.augmentations),
         seeds=arguments.seeds,
         settings=settings,
-        variations=Variations(arguments.thin, arguments.brighten),
+        thin=arguments.thin,
+        brighten=arguments.brighten,
         rivals=_listed(arguments.rivals),
     )
     result = bench.run(
@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
     )
     if not result.cells:
         raise TrainingError(f"every part failed; the first: {next(iter(result.failures.values()))}")
-    tables = tabulate(result)
+    tables = list(tabulate(result))
     given = {
         "tasks": [task.name for task in bench.tasks],
         "augmentations": list(bench.augmentations),
@@ -106,9 +106,7 @@ def run(arguments: Namespace) -> int:
     else:
         for table in tables:
             if table.name in ON_TERMINAL:
-                for part in fitted(table, terminal.width):
-                    terminal.print(part)
-                    terminal.print()
+                terminal.write(f"{as_text(table, terminal.width)}\n")
                 terminal.print(literal(table.note))
                 terminal.print()
         for name, reason in result.failures.items():

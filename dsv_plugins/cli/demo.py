@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -14,7 +15,7 @@ from dsv_plugins.cli.select import conduct, show
 from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
-    from dsv_plugins.bench.aucs import StudyAUCs
+    from dsv_plugins.bench.studies import StudyAUCs
     from dsv_plugins.study.result import Result
 
 __all__ = ["add_arguments", "run"]
@@ -31,9 +32,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the demo, or resume it."""
-    from dsv_plugins.bench.aucs import labels_of, measure_aucs
     from dsv_plugins.bench.demo_task import write_demo_task
     from dsv_plugins.bench.methods import usable_selectors
+    from dsv_plugins.bench.studies import measure_aucs
+    from dsv_plugins.bench.tasks import labels_of
     from dsv_plugins.data.images import split_folder
     from dsv_plugins.plugins.registry import build_registry
     from dsv_plugins.run.checksums import verify
@@ -75,5 +77,6 @@ def _show_aucs(result: Result, aucs: StudyAUCs, terminal: Terminal) -> None:
     for name, auc in sorted(aucs.chosen.items(), key=lambda item: -item[1]):
         table.add_row(name, str(result.selected[name].candidate), f"{auc:.3f}")
     terminal.print(table)
-    terminal.print(f"best candidate {aucs.best:.3f}, mean {aucs.mean:.3f}, worst {aucs.worst:.3f}")
+    pool = aucs.candidates.values()
+    terminal.print(f"best candidate {max(pool):.3f}, mean {fmean(pool):.3f}, worst {min(pool):.3f}")
     terminal.print(f"the model that is kept: {aucs.kept:.3f}")

@@ -6,8 +6,9 @@ import itertools
 import math
 from fractions import Fraction
 
-from dsv_plugins.bench.cells import POOLED, Cell, MeasuredCandidate
 from dsv_plugins.bench.theory import Theory
+
+from dsv_plugins.bench.cells import POOLED, Cell, MeasuredCandidate
 
 
 def oracle_ranks(values: list[float]) -> list[Fraction]:

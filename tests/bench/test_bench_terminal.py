@@ -7,13 +7,13 @@ import math
 
 import pandas as pd
 import pytest
+from dsv_plugins.bench.table import Table
+from dsv_plugins.bench.terminal import fitted
 from known_cells import known_cells
 from rich.console import Console
 
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.protocol import BenchResult
-from dsv_plugins.bench.table import Table
-from dsv_plugins.bench.terminal import fitted
 
 
 def rendered(table: Table, width: int) -> list[str]:

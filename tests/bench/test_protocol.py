@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import DETECTOR, TINY, make_task
+from dsv_plugins.bench.reuse import reuse_work
+from dsv_plugins.bench.time_left import TimeLeft
 from known_evaluations import evaluation
 
 from dsv_plugins import hookimpl
@@ -16,9 +18,7 @@ from dsv_plugins.bench.figures import figures_page
 from dsv_plugins.bench.methods import Method, installed_methods, losses_of
 from dsv_plugins.bench.output import tabulate
 from dsv_plugins.bench.protocol import Bench
-from dsv_plugins.bench.reuse import reuse_work
 from dsv_plugins.bench.tasks import find_tasks
-from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.plugins.records import AugmentationPlugin, SelectorPlugin
 from dsv_plugins.plugins.registry import DISABLE_VARIABLE, build_registry

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DETECTOR, TINY, make_task
+from dsv_plugins.bench.rivals import Rival, rivals_table
 from known_cells import cell, oracle_signed_rank_p
 from known_evaluations import evaluation
 
@@ -21,7 +22,6 @@ from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, WEIGHTED, measure
 from dsv_plugins.bench.methods import DEFAULT, Method
 from dsv_plugins.bench.output import describe, tabulate
 from dsv_plugins.bench.protocol import Bench, BenchResult
-from dsv_plugins.bench.rivals import Rival, rivals_table
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.plugins.registry import build_registry
 

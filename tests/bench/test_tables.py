@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 from known_cells import PERFECT, SECOND, WORST, cell, known_cells, oracle_ranks, oracle_signed_rank_p
 from scipy import stats
 
@@ -18,7 +19,6 @@ from dsv_plugins.bench.cells import POOLED, Cell
 from dsv_plugins.bench.figures import figures_page
 from dsv_plugins.bench.output import describe, tabulate, write
 from dsv_plugins.bench.protocol import BenchResult
-from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
 
 
 def value(tables: list[Table], name: str, row: tuple[str, ...], column: str) -> float | str:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from dsv_plugins.bench.theory import theory_of
 from known_evaluations import clusters
 
-from dsv_plugins.bench.theory import theory_of
 from dsv_plugins.losses import discordance, separability
 from dsv_plugins.types import Embeddings
 

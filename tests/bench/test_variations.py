@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from dsv_plugins.bench.table import as_json, as_markdown
+from dsv_plugins.bench.variations import FULL, Variations, VariedAUCs, thinned_rows, variations_table, vary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -16,8 +18,6 @@ from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, SelectorPlugi
 from dsv_plugins.bench import variations as module
 from dsv_plugins.bench.cells import measure
 from dsv_plugins.bench.methods import Method
-from dsv_plugins.bench.table import as_json, as_markdown
-from dsv_plugins.bench.variations import FULL, Variations, VariedAUCs, thinned_rows, variations_table, vary
 from dsv_plugins.errors import InputError
 
 LABELS = [True, False] * 10 + [True] * 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import DETECTOR, TINY, make_task
+from dsv_plugins.bench.random_run import random_study
 from scipy.stats import zmap
 
 from dsv_plugins import InputError, Observer, PluginSettingsError, Range, load, select
-from dsv_plugins.bench.random_run import random_study
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.plugins.spaces import space_problems, with_settings
