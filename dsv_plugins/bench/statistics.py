@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from dsv_plugins.bench.cells import Cell
-from dsv_plugins.bench.methods import ALWAYS, AVERAGE, BEST, MAIN, SIDELINES
+from dsv_plugins.bench.methods import AVERAGE, BEST, MAIN, SIDELINES
 from dsv_plugins.bench.pixels import MEASURES
 
 __all__ = [
@@ -106,15 +106,11 @@ def mean_ranks(aucs: pd.DataFrame) -> pd.DataFrame:
     return _by_augmentation(aucs, ranks).droplevel(1).reindex(columns=aucs.columns)
 
 
-def quality(aucs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a row of statistics for each method of each augmentation, and for each constant candidate.
-
-    The best of the constant ones is among the methods.
-    """
-    rows = _by_augmentation(aucs, lambda pool: _statistics(pool.dropna(axis=1))).rename_axis(["augmentation", "method"])
-    is_constant = rows.index.get_level_values("method").str.startswith(ALWAYS)
-    best = rows.loc[is_constant, "AUC"].groupby(level="augmentation").idxmax()
-    return rows[~is_constant | rows.index.isin(best)], rows[is_constant]
+def quality(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row of statistics for each augmentation, test set and method, from the rows of `tidy`."""
+    pools = frame.groupby(["augmentation", "test set"], sort=False)
+    parts = {name: _statistics(wide(pool, index=["task", "seed"]).dropna(axis=1)) for name, pool in pools}
+    return pd.concat(parts, names=["augmentation", "test set", "method"])
 
 
 def _statistics(aucs: pd.DataFrame) -> pd.DataFrame:

@@ -54,7 +54,7 @@ APPROXIMATED = {
 def tabulate(result: BenchResult) -> Iterator[Table]:
     """Yield all tables, the summaries first."""
     frame = tidy(result.cells)
-    full, varied = frame[frame["test set"] == FULL], frame[frame["test set"] != FULL]
+    full = frame[frame["test set"] == FULL]
     aucs = _main(wide(full))
     if result.rivals:
         yield _rivals_table(full, result)
@@ -73,11 +73,11 @@ def tabulate(result: BenchResult) -> Iterator[Table]:
         note=f"1 is the best; ties share the mean rank. {', '.join(SIDELINES)} are each ranked in place of {MAIN}.",
         form=".2f",
     )
-    choices, constants = quality(wide(full).drop(columns=WORST))
+    pools = quality(frame[frame["method"] != WORST])
     yield Table(
         "choices",
         "Quality of the choices",
-        choices,
+        _headlines(pools.xs(FULL, level="test set"), list(aucs)),
         note="The seeds of a task are averaged first; ± is the standard deviation over the seeds of the mean AUC over "
         "the tasks. Better, worse and equal count the tasks in which the method's AUC is above, below or equal to that "
         f"of {AVERAGE}. p-values are those of the two-sided Wilcoxon signed-rank test against {AVERAGE} and {MAIN} "
@@ -96,24 +96,13 @@ def tabulate(result: BenchResult) -> Iterator[Table]:
         form=P_VALUE,
     )
     yield from _pixels_tables(full)
-    if len(varied):
+    if len(full) < len(frame):
         yield _variations_table(frame)
-        parts = {
-            name: quality(wide(test_set).drop(columns=WORST))
-            for name, test_set in varied.groupby("test set", sort=False)
-        }
-        yield Table(
-            "choices-varied",
-            "Quality of the choices on changed test sets",
-            pd.concat({name: part for name, (part, _) in parts.items()}, names=["test set"]).swaplevel(0, 1),
-            note="The columns of the quality of the choices, over the tasks that have the changed test set.",
-            forms=P_VALUES,
-        )
     yield Table(
-        "constants",
-        "Quality of each candidate alone",
-        constants,
-        note="What somebody gets who takes the same candidate for every task. The columns are those of the choices.",
+        "pools",
+        "Quality of every method and of each candidate alone, on every test set",
+        pools,
+        note="The columns are those of the quality of the choices. On a changed test set, over the tasks that have it.",
         forms=P_VALUES,
     )
     yield Table("tasks", "AUC of each task", strict_means(aucs, *TASK), note="Mean over the seeds.")
@@ -124,6 +113,13 @@ def _main(aucs: pd.DataFrame) -> pd.DataFrame:
     """Leave out constant candidates, and ensembles weighted by others than the two main selectors."""
     weighted = (f"{WEIGHTED}{DEFAULT}", f"{WEIGHTED}{MAIN}")
     return aucs[[name for name in aucs if name in weighted or not name.startswith((ALWAYS, WEIGHTED))]]
+
+
+def _headlines(quality: pd.DataFrame, main: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of the main methods, and of the best constant candidate of each augmentation."""
+    names = quality.index.get_level_values("method")
+    best = quality.loc[names.str.startswith(ALWAYS), "AUC"].groupby(level="augmentation").idxmax()
+    return quality[names.isin(main) | quality.index.isin(best)]
 
 
 def _pixels_tables(frame: pd.DataFrame) -> Iterator[Table]:
