@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from dsv_plugins.bench.aucs import auc_of, labels_of
 
 from dsv_plugins import InputError, select
+from dsv_plugins.bench.aucs import auc_of, labels_of
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.calibration import Calibration
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import DETECTOR, TINY, make_task
-from dsv_plugins.bench.random_run import random_study
+from dsv_plugins.bench.studies import random_study
 from scipy.stats import zmap
 
 from dsv_plugins import InputError, Observer, PluginSettingsError, Range, load, select

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from dsv_plugins.bench.aucs import ensemble_auc, labels_of, measure_aucs
 from PIL import Image
 from skimage import data
 
 from dsv_plugins import Result, select
+from dsv_plugins.bench.aucs import ensemble_auc, labels_of, measure_aucs
 from dsv_plugins.bench.statistics import signed_rank_p
 from dsv_plugins.bench.tasks import Task, find_tasks
 from dsv_plugins.data.images import find_images

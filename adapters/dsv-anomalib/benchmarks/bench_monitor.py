@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from anomalib.data import Folder
 from anomalib.engine import Engine
-from dsv_plugins.bench.aucs import NORMAL_FOLDER
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from sklearn.metrics import roc_auc_score
 
 import dsv_anomalib
 from dsv_anomalib.data import images_of, set_up
+from dsv_plugins.bench.aucs import NORMAL_FOLDER
 from dsv_plugins.bench.tasks import Task, find_tasks
 
 MONITORED = ("dsv", "energy", "cosine")
