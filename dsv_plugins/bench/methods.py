@@ -12,7 +12,7 @@ from dsv_plugins.errors import PluginError
 from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose, rank
-from dsv_plugins.study.ensemble import scores_of, shares_by_loss
+from dsv_plugins.run.ensemble import scores_of, shares_by_loss
 from dsv_plugins.study.judging import judge
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import Evaluation

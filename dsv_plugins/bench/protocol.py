@@ -25,8 +25,8 @@ from dsv_plugins.bench.tasks import Task
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
 from dsv_plugins.plugins.registry import Registry, build_registry
 from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.run import Run
 from dsv_plugins.study.plan import plan_study
-from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study
 from dsv_plugins.training.job import threads
 
@@ -34,7 +34,7 @@ __all__ = ["AUGMENTATIONS", "Bench", "BenchResult"]
 
 AUGMENTATIONS = ("cutout", "cutavg", "cutdiff", "cutpaste")
 
-Conduct = Callable[[Study], Result]
+Conduct = Callable[[Study], Run]
 Report = Callable[[str], None]
 
 
@@ -192,7 +192,7 @@ class _Work:
         self._add((task.name, augmentation, seed), pool, random, notes)
         return pool
 
-    def _trained(self, study: Study, ground_truth: Path | None = None) -> tuple[Trained, Result]:
+    def _trained(self, study: Study, ground_truth: Path | None = None) -> tuple[Trained, Run]:
         reuse_work(study)
         result = self.conduct(study)
         return read_study(result, ground_truth), result

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 
@@ -18,12 +18,11 @@ from dsv_plugins.bench.tasks import labels_of
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.registry import Registry
-from dsv_plugins.run.artifacts import has_image_index, write_aucs
+from dsv_plugins.run.artifacts import has_image_index
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.journal import Journal
-from dsv_plugins.run.model_folder import load_model_heatmaps
+from dsv_plugins.run.records import AUCRecord, write_checksummed
+from dsv_plugins.run.run import Run
 from dsv_plugins.study.plan import plan_study
-from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study
 from dsv_plugins.types import DETECTOR_PREFIX, Evaluation
 
@@ -99,7 +98,7 @@ def _each_once(pools: Iterable[Sequence[Evaluation]]) -> list[Evaluation]:
     return list({each.candidate.id: each for each in itertools.chain.from_iterable(pools)}.values())
 
 
-def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
+def measure_aucs(result: Run, labels: Sequence[bool]) -> StudyAUCs:
     """Return the AUCs of a finished study; they are also written into the run folder, for the report."""
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
     aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
@@ -110,23 +109,23 @@ def measure_aucs(result: Result, labels: Sequence[bool]) -> StudyAUCs:
         chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
         kept=ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept]),
     )
-    write_aucs(RunFolder(result.run), candidates=measured.candidates, chosen=measured.chosen)
+    write_checksummed(result.folder.aucs, asdict(AUCRecord(measured.candidates, measured.chosen)))
     return measured
 
 
-def read_study(result: Result, ground_truth: Path | None = None) -> Trained:
+def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
     """Read what a finished study trained; its heatmaps are measured if the folder of masks is given and there."""
-    labels = labels_of(result.run)
+    labels = labels_of(result.path)
     finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
     notes = [note for note in result.notes if note.startswith("left out")]
     notes += [f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason]
     pixels: dict[str, dict[str, float]] = {}
     model_pixels: dict[str, float] = {}
     if ground_truth is not None and ground_truth.is_dir():
-        masks = read_masks(result.run, ground_truth, labels)
+        masks = read_masks(result.path, ground_truth, labels)
         heatmaps = {candidate.id: result.heatmaps(candidate) for candidate in finished}
         pixels = {name: pixel_measures(heat, masks) for name, heat in heatmaps.items() if heat is not None}
-        model = load_model_heatmaps(RunFolder(result.run)) if len(result.shares) > 1 else None
+        model = result.heatmaps() if len(result.shares) > 1 else None
         model_pixels = {} if model is None else pixel_measures(model, masks)
         notes += masks.notes if pixels else []
     return Trained(
@@ -135,15 +134,15 @@ def read_study(result: Result, ground_truth: Path | None = None) -> Trained:
         model_auc=measure_aucs(result, labels).kept,
         pixels=pixels,
         model_pixels=model_pixels,
-        seconds=Journal(RunFolder(result.run).journal).elapsed(),
+        seconds=result.journal.elapsed(),
         notes=notes,
     )
 
 
-def brightened(result: Result, pool: Trained, factor: float) -> list[Evaluation]:
+def brightened(result: Run, pool: Trained, factor: float) -> list[Evaluation]:
     """Return the usable candidates on brighter normal test images, which are encoded and scored again."""
     normal = ~torch.tensor(pool.labels)
-    images = open_dataset(RunFolder(result.run).data).test[normal]
+    images = open_dataset(result.folder.data).test[normal]
     brighter = (images.float() * factor).round().clamp(max=255).to(torch.uint8)
     changed = []
     for each in pool.usable:

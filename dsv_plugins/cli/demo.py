@@ -16,7 +16,7 @@ from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
     from dsv_plugins.bench.studies import StudyAUCs
-    from dsv_plugins.study.result import Result
+    from dsv_plugins.run.run import Run
 
 __all__ = ["add_arguments", "run"]
 
@@ -59,8 +59,8 @@ def run(arguments: Namespace) -> int:
         out=folder / "run",
     )
     result = conduct(study, as_json=arguments.json, command=arguments.command_line)
-    aucs = measure_aucs(result, labels_of(result.run))
-    report = write_report(result.run)
+    aucs = measure_aucs(result, labels_of(result.path))
+    report = write_report(result)
     terminal = Terminal()
     if arguments.json:
         terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": asdict(aucs)})
@@ -71,7 +71,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _show_aucs(result: Result, aucs: StudyAUCs, terminal: Terminal) -> None:
+def _show_aucs(result: Run, aucs: StudyAUCs, terminal: Terminal) -> None:
     terminal.print("\nthe AUC of each choice, since the labels of this task are known:")
     table = Table("selector", "chooses", "AUC", box=None, pad_edge=False)
     for name, auc in sorted(aucs.chosen.items(), key=lambda item: -item[1]):

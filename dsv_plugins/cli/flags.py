@@ -1,4 +1,8 @@
-"""The flags of a command that trains, made from the settings of a study."""
+"""The flags of a command that trains, made from the settings of a study.
+
+jsonargparse can make flags of a class by itself, but then a flag that was not given has its default, so that a preset
+or a configuration file cannot tell what the user chose.
+"""
 
 from __future__ import annotations
 

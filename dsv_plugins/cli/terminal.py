@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dsv_plugins.cli.output import answering, output, silence
 from dsv_plugins.errors import one_line
-from dsv_plugins.study.serialise import finite
+from dsv_plugins.run.records import finite
 
 __all__ = ["Terminal", "any_name_printable", "literal", "progress_console"]
 
@@ -25,7 +25,7 @@ class Terminal(Console):
         super().__init__(highlight=False, file=output())
 
     def print_json_object(self, content: object) -> None:
-        """Print one JSON object for machines: indented, never wrapped, coloured or cut."""
+        """Print JSON for machines: indented, never wrapped, coloured or cut; null for what JSON has no number for."""
         self.write(f"{json.dumps(finite(content), indent=2, allow_nan=False)}\n")
 
     def write(self, text: str) -> None:

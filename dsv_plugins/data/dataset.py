@@ -17,7 +17,6 @@ from dsv_plugins.data.listing import image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
 from dsv_plugins.run.artifacts import (
-    ImageIndex,
     has_image_index,
     images_file,
     open_checked_images,
@@ -26,6 +25,7 @@ from dsv_plugins.run.artifacts import (
 )
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import finished_folder
+from dsv_plugins.run.records import ImageIndex
 from dsv_plugins.types import Size, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]

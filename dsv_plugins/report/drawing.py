@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from dsv_plugins.data.overlay import overlay
-from dsv_plugins.report.reading import Array
 
 __all__ = [
     "SETS",
@@ -24,6 +25,7 @@ __all__ = [
     "thumbnail",
 ]
 
+Array = NDArray[Any]
 SETS = ("train", "augmented", "test")
 BINS = 30
 JPEG_QUALITY = 82

@@ -30,7 +30,7 @@ from dsv_plugins.plugins.spaces import (
     unsuitable_values,
     with_settings,
 )
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
@@ -75,9 +75,7 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
             raise PluginSettingsError(f"{registry.label(ObserverPlugin, name)}: {problem}")
     for name in settings.selectors:
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
-            raise InputError(
-                f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
-            )
+            raise InputError(f"{name!r} needs held-out images; remove --holdout 0 (holdout=0)")
     decides = settings.selectors[0]
     if settings.compares_detectors and registry.get(SelectorPlugin, decides).depends_on_scale:
         serve = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if not record.depends_on_scale)

@@ -21,9 +21,10 @@ from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.search import rank
 from dsv_plugins.plugins.unpackaged import names_of
 from dsv_plugins.run.artifacts import EvaluationFolder
+from dsv_plugins.run.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.model_folder import MemberRecord, ModelRecord, save_model
-from dsv_plugins.study.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
+from dsv_plugins.run.model import save_model
+from dsv_plugins.run.records import MemberRecord, ModelRecord
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule

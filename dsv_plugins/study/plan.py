@@ -17,7 +17,7 @@ from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import Search
 from dsv_plugins.plugins.spaces import DEFAULT_RANGE_POINTS, Space, grid, of_detector, with_settings
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.training.evaluate import make_augmentation
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies

@@ -86,8 +86,8 @@ def test_hook_detector_encoder(tmp_path):
             return [DetectorEncoderPlugin("darkness", Darkness), DetectorEncoderPlugin("again", Darkness)]
 
     result = run(tmp_path, Plugins(), detector="again")
-    assert isinstance(result.detector, Darkness)
-    test = open_dataset(result.run / "data").test
+    assert isinstance(result.load_detector(result.choice.candidate), Darkness)
+    test = open_dataset(result.path / "data").test
     darkness = 1 - test.double().mean((1, 2, 3), keepdim=False)[:, None] / 255
     assert torch.allclose(result.evaluation(result.choice.candidate).embeddings.test.double(), darkness, atol=1e-6)
 

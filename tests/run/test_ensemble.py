@@ -13,10 +13,10 @@ import torch
 from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import rankdata, zmap
 
-from dsv_plugins import InputError, SelectorPlugin, StoreError, Study, load, select
+from dsv_plugins import InputError, SelectorPlugin, StoreError, Study, load, report, select
 from dsv_plugins.data.dataset import open_dataset
+from dsv_plugins.run.ensemble import Ensemble, Member, shares_by_loss
 from dsv_plugins.study import keep
-from dsv_plugins.study.ensemble import Ensemble, Member, shares_by_loss
 
 
 class Scorer:
@@ -96,14 +96,14 @@ def test_the_best_candidates_of_a_study_as_one(result, selector):
         [zmap(each.test.numpy(), each.train.numpy()) for each in scores],
         axis=0,
     )
-    images = open_dataset(result.run / "data").test
+    images = open_dataset(result.path / "data").test
     assert ensemble.score(images).numpy() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_an_ensemble_of_one_ranks_as_the_choice_does(result):
-    images = open_dataset(result.run / "data").test
+    images = open_dataset(result.path / "data").test
     ranked = rankdata(result.ensemble(1).score(images).numpy())
-    assert ranked.tolist() == rankdata(result.detector.score(images).numpy()).tolist()
+    assert ranked.tolist() == rankdata(result.load_detector(result.choice.candidate).score(images).numpy()).tolist()
 
 
 def test_what_cannot_be_had_is_refused(result):
@@ -146,7 +146,7 @@ def test_the_model_is_all_candidates_merged_into_one_detector(kept, kind):
     weights = weights / weights.sum()
     assert list(result.shares.values()) == pytest.approx(weights)
     assert model.record.members == []  # it scores as fast as one
-    images = open_dataset(result.run / "data")
+    images = open_dataset(result.path / "data")
     for name in ("test", "holdout"):
         expected = weights @ standardised(result, name)
         found = model.predict(getattr(images, name)).scores.numpy()
@@ -170,7 +170,7 @@ def test_the_choice_alone_is_kept_if_asked(kept):
 
 def test_an_image_passes_the_frozen_part_once_for_all_members(kept, monkeypatch):
     result, _ = kept[1]["ensemble"]
-    ensemble, images = result.ensemble(3), open_dataset(result.run / "data").test[:4]
+    ensemble, images = result.ensemble(3), open_dataset(result.path / "data").test[:4]
     passes = []
     for member in ensemble.members:
         frozen = member.detector.frozen_features
@@ -182,7 +182,7 @@ def test_an_image_passes_the_frozen_part_once_for_all_members(kept, monkeypatch)
 
 def test_the_exported_ensemble_scores_as_the_ensemble(kept):
     result, _ = kept[1]["ensemble"]
-    ensemble, pixels = result.ensemble(3), open_dataset(result.run / "data").test.float() / 255
+    ensemble, pixels = result.ensemble(3), open_dataset(result.path / "data").test.float() / 255
     module = ensemble.as_module()
     with torch.no_grad():
         scores, heatmaps = module(pixels)
@@ -195,8 +195,8 @@ def test_the_exported_ensemble_scores_as_the_ensemble(kept):
 
 def test_the_page_and_the_command_say_what_is_kept_before_what_is_ranked_first(kept):
     task, results = kept
-    run = results[None][0].run
-    page = results[None][0].report(run / "page.html").read_text()
+    run = results[None][0].path
+    page = report.build(results[None][0], run / "page.html").read_text()
     assert "<h1>3 candidates as one</h1>" in page
     assert "By the model, the most anomalous first" in page
     assert page.count("<meter") >= 3 + 11  # a bar for each candidate and each part
@@ -238,12 +238,12 @@ def members(tmp_path_factory):
 def test_of_very_many_candidates_the_best_are_kept(members):
     losses = {entry.candidate.id: entry.losses["cosine"] for entry in members.candidates}
     assert {each.id for each in members.kept} == set(sorted(losses, key=losses.get)[:2])
-    assert len(load(members.run).record.members) == 2
+    assert len(load(members.path).record.members) == 2
 
 
 @pytest.mark.parametrize(("name", "value"), [("scale", "much"), ("share", None), ("detector", 3)])
 def test_a_damaged_member_is_told(members, tmp_path, name, value):
-    shutil.copytree(members.run, tmp_path / "run")
+    shutil.copytree(members.path, tmp_path / "run")
     record = tmp_path / "run/model/model.json"
     content = json.loads(record.read_text())
     content["members"][1][name] = value
@@ -273,4 +273,4 @@ def test_a_candidate_without_a_loss_is_no_member(tmp_path):
         out=tmp_path / "run",
     )
     assert list(found.shares) == [entry.candidate.id for entry in found.candidates[1:]]
-    assert len(load(found.run).record.members) == 2
+    assert len(load(found.path).record.members) == 2

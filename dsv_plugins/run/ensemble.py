@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dsv_plugins.calibration import combined_scores, score_scale
-from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.interfaces import DetectorEncoder
-from dsv_plugins.plugins.search import rank
-from dsv_plugins.run.model_folder import MemberRecord
+from dsv_plugins.run.records import MemberRecord
 from dsv_plugins.types import Candidate, Evaluation, Scores
-
-if TYPE_CHECKING:
-    from dsv_plugins.study.result import Result
 
 __all__ = [
     "Ensemble",
     "Member",
     "Scale",
-    "best_members",
     "frozen_part_name",
     "joined_heatmaps",
+    "member_of",
     "scale_of",
     "scores_of",
     "shares_by_loss",
@@ -194,22 +189,13 @@ def frozen_part_name(detector: Candidate | MemberRecord) -> str:
     return json.dumps([detector.detector, dict(detector.detector_params)], sort_keys=True)
 
 
-def best_members(result: Result, count: int, selector: str) -> list[Member]:
-    """The `count` best candidates of a result by one of its selectors, with their detectors."""
-    if selector not in result.selected:
-        raise InputError(f"{selector!r} did not judge this study; give one of {', '.join(result.selected)}")
-    losses = [(entry.losses or {}).get(selector, math.nan) for entry in result.candidates]
-    judged = sum(map(math.isfinite, losses))
-    if not 1 <= count <= judged:
-        raise InputError(f"count is {count}; give a number from 1 to {judged}, the candidates that {selector!r} judged")
-    best = [result.candidates[place].candidate for place in rank(losses)[:count]]
-    return [
-        Member(
-            str(each),
-            frozen_part_name(each),
-            result.load_detector(each),
-            scale_of(result.evaluation(each).scores),
-            1 / len(best),
-        )
-        for each in best
-    ]
+def member_of(candidate: Candidate, detector: DetectorEncoder, scores: Scores, share: float) -> Member:
+    """Make a member of the trained detector of a candidate.
+
+    Args:
+        candidate: The candidate.
+        detector: Its detector.
+        scores: The detector's scores in the study.
+        share: How much it counts.
+    """
+    return Member(str(candidate), frozen_part_name(candidate), detector, scale_of(scores), share)

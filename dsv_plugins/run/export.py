@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.run.folder import write_bytes
-from dsv_plugins.study.model import Model
+from dsv_plugins.run.model import Model
 from dsv_plugins.types import height_and_width
 
 __all__ = ["METADATA_FILE", "SUFFIXES", "Judge", "describe", "export_model"]

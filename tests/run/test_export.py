@@ -20,9 +20,9 @@ from torch import nn
 
 import dsv_plugins
 from dsv_plugins import InputError, Model, PluginError, select
-from dsv_plugins.study import export
-from dsv_plugins.study.export import METADATA_FILE, SUFFIXES, export_model
-from dsv_plugins.study.model import Prediction
+from dsv_plugins.run import export
+from dsv_plugins.run.export import METADATA_FILE, SUFFIXES, export_model
+from dsv_plugins.run.model import Prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,7 +54,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         executor="serial",
         out=tmp_path_factory.mktemp("run") / "run",
     )
-    return dsv_plugins.load(result.run)
+    return dsv_plugins.load(result.path)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def uncalibrated(tmp_path_factory: pytest.TempPathFactory) -> Model:
         executor="serial",
         out=tmp_path_factory.mktemp("run") / "run",
     )
-    return dsv_plugins.load(result.run)
+    return dsv_plugins.load(result.path)
 
 
 def new_images(model: Model, count: int) -> torch.Tensor:
@@ -179,7 +179,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Model:
     train, test = (grey_images(8, seed) for seed in (0, 1))
     plugins = (BrightnessPlugins(),)
     result = select(train, test, out=tmp_path_factory.mktemp("run") / "run", plugins=plugins, **SETTINGS)
-    return dsv_plugins.load(result.run, plugins=plugins)
+    return dsv_plugins.load(result.path, plugins=plugins)
 
 
 def test_a_detector_without_a_module_is_named(foreign: Model, tmp_path: Path):

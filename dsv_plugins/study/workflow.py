@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,26 +19,25 @@ from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.search import SearchProblem
-from dsv_plugins.run.artifacts import claim, write_selection
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.run.journal import RESUMED, SELECTED, STARTED
+from dsv_plugins.run.model import NO_CALIBRATION
+from dsv_plugins.run.records import CandidateRecord, SelectionRecord, finite_or_none, write_checksummed
 from dsv_plugins.run.remote_copy import RemoteCopy
+from dsv_plugins.run.run import Run, claim
 from dsv_plugins.study.check import make_observers
 from dsv_plugins.study.finished import remember
-from dsv_plugins.study.judging import judge_pool, losses_by
-from dsv_plugins.study.keep import keep_model, kept_candidates
-from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.model import NO_CALIBRATION
+from dsv_plugins.study.judging import Verdict, judge_pool, losses_by
+from dsv_plugins.study.keep import Kept, keep_model, kept_candidates
+from dsv_plugins.study.observers import RunLog
 from dsv_plugins.study.plan import Plan
-from dsv_plugins.study.result import Result, collect
 from dsv_plugins.study.schedule import Schedule
-from dsv_plugins.study.serialise import as_selection
 from dsv_plugins.types import Evaluation
 
 __all__ = ["run_study"]
 
 
-def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Result:
+def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Run:
     """Train what is not trained yet, and select.
 
     Args:
@@ -55,9 +55,10 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         if remote_copy is not None:
             remote_copy.pull()
         was_there = claim(folder, settings.identity())
-        if unreadable := log.journal.unreadable_lines():
-            log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
+        unreadable = log.journal.unreadable_lines()
         log.record(RESUMED if was_there else STARTED, pid=os.getpid(), command=command)
+        if unreadable:
+            log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
         dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
         warning = shift_warning(dataset.train, dataset.test)
         of_inputs = [*(f"left out: {file}" for file in bad), *filter(None, [warning]), *_scale_notes(plan)]
@@ -82,30 +83,63 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         reasons = [chosen.health.warning if chosen.health and presumes else None, found.warning if found else None]
         for reason in filter(None, reasons):
             log.note(reason)
-        result = collect(
-            folder.path,
-            schedule,
-            evaluations,
-            verdicts,
-            log,
-            findings=found,
-            warnings=list(filter(None, (warning, *reasons))),
-            plugins=settings.plugins,
-            kept={each.candidate.id: share for each, share in zip(kept.evaluations, kept.shares, strict=True)},
+        selection = _selection(
+            schedule, evaluations, verdicts, kept, findings=found, warnings=list(filter(None, (warning, *reasons)))
         )
-        write_selection(folder, as_selection(result))
+        write_checksummed(folder.selection, asdict(selection))
         size = plan.size_of(dataset)
-        keep_model(plan, folder, size, chosen.candidate, kept, schedule=schedule, warnings=result.warnings)
+        keep_model(plan, folder, size, chosen.candidate, kept, schedule=schedule, warnings=selection.warnings)
         log.record(SELECTED, candidate=chosen.candidate.id, selector=settings.selectors[0])
-        lasting = [*of_inputs, *log.notes[passing:]]
-        remember(settings, registry, folder, result, size, dataset.fingerprint, lasting)
-        for name, choice in result.selected.items():
+        run = Run(folder.path, settings.plugins)
+        remember(settings, registry, run, size, dataset.fingerprint, [*of_inputs, *log.notes[passing:]])
+        for name, choice in run.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
-        return result
+        return run
+
+
+def _selection(
+    schedule: Schedule,
+    evaluations: Sequence[Evaluation],
+    verdicts: Mapping[str, Verdict],
+    kept: Kept,
+    *,
+    findings: Findings | None,
+    warnings: Sequence[str],
+) -> SelectionRecord:
+    """Collect what was selected, with the candidates that were not judged."""
+    ids = [evaluation.candidate.id for evaluation in evaluations]
+    entries = []
+    for identifier, candidate in schedule.requested.items():
+        place = ids.index(identifier) if identifier in ids else None
+        entries.append(
+            CandidateRecord(
+                candidate=candidate,
+                status="failed" if identifier in schedule.failures else "stopped" if place is None else "finished",
+                reason=schedule.failures.get(identifier, ""),
+                updates=schedule.trained_to.get(identifier),
+                losses={}
+                if place is None
+                else {name: finite_or_none(verdict.losses[place]) for name, verdict in verdicts.items()},
+                health=None if place is None else evaluations[place].health,
+            )
+        )
+    return SelectionRecord(
+        candidates=entries,
+        choices={name: ids[verdict.choice] for name, verdict in verdicts.items()},
+        confidence={
+            name: dict(zip(ids, verdict.wins, strict=True))
+            for name, verdict in verdicts.items()
+            if verdict.wins is not None
+        },
+        shares={each.candidate.id: share for each, share in zip(kept.evaluations, kept.shares, strict=True)},
+        updates_spent=schedule.updates_spent,
+        findings=findings,
+        warnings=warnings,
+    )
 
 
 def _scale_notes(plan: Plan) -> list[str]:
-    """Which selectors cannot compare the candidates, since their detectors differ."""
+    """Say which selectors cannot compare the candidates, since their detectors differ."""
     selectors = plan.settings.selectors if plan.settings.compares_detectors else ()
     return [
         f"{name!r} depends on the scale of the embeddings, so that it cannot compare these detectors"
@@ -115,7 +149,7 @@ def _scale_notes(plan: Plan) -> list[str]:
 
 
 def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder, log: RunLog) -> Sequence[Evaluation]:
-    """The evaluations of all candidates that got the whole budget, in the order in which they were requested."""
+    """Return the evaluations of all candidates that got the whole budget, in the order in which they were requested."""
     settings = plan.settings
     problem = SearchProblem(
         spaces=plan.spaces(),
@@ -144,5 +178,5 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
 
 
 def _findings(scores: Mapping[str, NDArray[Any]], *, seed: int) -> Findings | None:
-    """What is found among the test images; None if no good images were kept out."""
+    """Return what is found among the test images; None if no good images were held out."""
     return findings(Calibration(scores["holdout"]), scores["test"], seed=seed) if "holdout" in scores else None
