@@ -31,6 +31,7 @@ __all__ = [
     "Trained",
     "brightened",
     "measure_aucs",
+    "measure_heatmaps",
     "random_study",
     "read_study",
     "reuse_work",
@@ -114,29 +115,41 @@ def measure_aucs(result: Run, labels: Sequence[bool]) -> StudyAUCs:
 
 
 def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
-    """Read what a finished study trained; its heatmaps are measured if the folder of masks is given and there."""
+    """Read what a finished study trained, and measure its heatmaps if the folder of masks is given."""
     labels = labels_of(result.path)
-    finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
-    notes = [note for note in result.notes if note.startswith("left out")]
-    notes += [f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason]
-    pixels: dict[str, dict[str, float]] = {}
-    model_pixels: dict[str, float] = {}
-    if ground_truth is not None and ground_truth.is_dir():
-        masks = read_masks(result.path, ground_truth, labels)
-        heatmaps = {candidate.id: result.heatmaps(candidate) for candidate in finished}
-        pixels = {name: pixel_measures(heat, masks) for name, heat in heatmaps.items() if heat is not None}
-        model = result.heatmaps() if len(result.shares) > 1 else None
-        model_pixels = {} if model is None else pixel_measures(model, masks)
-        notes += masks.notes if pixels else []
+    pixels, model_pixels, notes = measure_heatmaps(result, ground_truth, labels) if ground_truth else ({}, {}, [])
     return Trained(
-        evaluations=[result.evaluation(candidate) for candidate in finished],
+        evaluations=[result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"],
         labels=labels,
         model_auc=measure_aucs(result, labels).kept,
         pixels=pixels,
         model_pixels=model_pixels,
         seconds=result.journal.elapsed(),
-        notes=notes,
+        notes=[
+            *(note for note in result.notes if note.startswith("left out")),
+            *(f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason),
+            *notes,
+        ],
     )
+
+
+def measure_heatmaps(
+    result: Run, ground_truth: Path, labels: Sequence[bool]
+) -> tuple[dict[str, dict[str, float]], dict[str, float], Sequence[str]]:
+    """Return the pixel measures of each candidate by its id, those of a model of several, and the images left out.
+
+    There are none if the task has no masks, or the detector no heatmaps.
+    """
+    if not ground_truth.is_dir():
+        return {}, {}, []
+    masks = read_masks(result.path, ground_truth, labels)
+    measured = {}
+    for entry in result.candidates:
+        heatmaps = result.heatmaps(entry.candidate) if entry.status == "finished" else None
+        if heatmaps is not None:
+            measured[entry.candidate.id] = pixel_measures(heatmaps, masks)
+    model = result.heatmaps() if len(result.shares) > 1 else None
+    return measured, {} if model is None else pixel_measures(model, masks), masks.notes if measured else []
 
 
 def brightened(result: Run, pool: Trained, factor: float) -> list[Evaluation]:

@@ -51,8 +51,12 @@ APPROXIMATED = {
 }
 
 
-def tabulate(result: BenchResult) -> Iterator[Table]:
-    """Yield all tables, the summaries first."""
+def tabulate(result: BenchResult) -> list[Table]:
+    """Return all tables, the summaries first."""
+    return list(_tables(result))
+
+
+def _tables(result: BenchResult) -> Iterator[Table]:
     frame = tidy(result.cells)
     full = frame[frame["test set"] == FULL]
     aucs = _main(wide(full))

@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
     )
     if not result.cells:
         raise TrainingError(f"every part failed; the first: {next(iter(result.failures.values()))}")
-    tables = list(tabulate(result))
+    tables = tabulate(result)
     given = {
         "tasks": [task.name for task in bench.tasks],
         "augmentations": list(bench.augmentations),
