@@ -77,15 +77,7 @@ class Cell:
         return {**content, "auc": content.pop("aucs")[FULL], "choices": choices}
 
 
-def measure(
-    name: tuple[str, str, int],
-    pool: Trained,
-    selectors: Sequence[str],
-    registry: Registry,
-    *,
-    random: float | None = None,
-    notes: Sequence[str] = (),
-) -> Cell:
+def measure(name: tuple[str, str, int], pool: Trained, selectors: Sequence[str], registry: Registry) -> Cell:
     """Measure a pool of trained candidates on the full test set.
 
     The selectors see the evaluations, which contain no labels; the labels are only used for the AUCs of the choices.
@@ -95,8 +87,6 @@ def measure(
         pool: The candidates.
         selectors: The selectors to compare.
         registry: Where the selectors are found.
-        random: AUC of the training whose hyperparameters are redrawn for every image.
-        notes: Further remarks.
 
     Raises:
         TrainingError: No candidate has usable scores.
@@ -116,34 +106,20 @@ def measure(
         }
         for each in usable
     ]
+    measures = pd.DataFrame([each["pixels"] for each in candidates]).dropna(axis=1)  # those that all candidates have
+    pixels = {measure: method_values(values.tolist(), losses) for measure, values in measures.items()}
+    for measure, found in pixels.items():
+        del found[WORST]
+        if measure in pool.model_pixels:
+            found[f"{WEIGHTED}{DEFAULT}"] = pool.model_pixels[measure]
     return Cell(
         *name,
         candidates=candidates,
         losses=losses,
-        aucs={FULL: method_aucs(usable, labels, losses, random)},
-        pixels={measure: _pixels(measure, candidates, losses, pool) for measure in _common_measures(candidates)},
+        aucs={FULL: method_aucs(usable, labels, losses, pool.random)},
+        pixels=pixels,
         seconds=pool.seconds,
-        notes=[
-            *pool.notes,
-            *notes,
-            *(f"{candidate} has scores that are not finite" for candidate in rejected),
-            *problems,
-        ],
-    )
-
-
-def _common_measures(candidates: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the pixel measures that every candidate has."""
-    return [name for name in candidates[0]["pixels"] if all(name in each["pixels"] for each in candidates)]
-
-
-def _pixels(
-    measure: str, candidates: Sequence[Mapping[str, Any]], losses: Mapping[str, Sequence[float]], pool: Trained
-) -> dict[str, float]:
-    values = method_values([each["pixels"][measure] for each in candidates], losses)
-    del values[WORST]
-    return (
-        values if measure not in pool.model_pixels else {**values, f"{WEIGHTED}{DEFAULT}": pool.model_pixels[measure]}
+        notes=[*pool.notes, *(f"{each} has scores that are not finite" for each in rejected), *problems],
     )
 
 

@@ -179,17 +179,17 @@ class _Work:
         """Train and measure one cell, and return its pool."""
         study = self.bench.study(task, augmentation, seed, self.registry)
         pool, result = self._trained(study, task.ground_truth)
-        random, notes = None, []
         try:
-            random = self._trained(random_study(study, self.registry))[0].model_auc
+            random, _ = self._trained(random_study(study, self.registry))
+            pool = replace(pool, random=random.model_auc)
         except StoreError:
             raise
         except DSVError as error:  # the other methods can still be compared
-            notes = [f"no Random run: {error}"]
+            pool = replace(pool, notes=[*pool.notes, f"no Random run: {error}"])
         if (factor := self.bench.brighten) is not None:
             with self._reported(f"{task.name}, {augmentation}, seed {seed}, brighter normals"):
                 pool = replace(pool, brighter={f"normals × {factor:g}": brightened(result, pool, factor)})
-        self._add((task.name, augmentation, seed), pool, random, notes)
+        self._add((task.name, augmentation, seed), pool)
         return pool
 
     def _trained(self, study: Study, ground_truth: Path | None = None) -> tuple[Trained, Run]:
@@ -197,10 +197,8 @@ class _Work:
         result = self.conduct(study)
         return read_study(result, ground_truth), result
 
-    def _add(
-        self, name: tuple[str, str, int], pool: Trained, random: float | None = None, notes: Sequence[str] = ()
-    ) -> None:
-        cell = measure(name, pool, self.selectors, self.registry, random=random, notes=notes)
+    def _add(self, name: tuple[str, str, int], pool: Trained) -> None:
+        cell = measure(name, pool, self.selectors, self.registry)
         self.result.cells.append(cell)
         with self._reported("{}, {}, seed {}, variations".format(*name)):
             varied = vary(pool, self.bench.thin, self.selectors, self.registry, seed=cell.seed)

@@ -27,7 +27,6 @@ from dsv_plugins.study.study import Study
 from dsv_plugins.types import DETECTOR_PREFIX, Evaluation
 
 __all__ = [
-    "StudyAUCs",
     "Trained",
     "brightened",
     "measure_aucs",
@@ -40,21 +39,6 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class StudyAUCs:
-    """AUCs of a finished study.
-
-    Attributes:
-        candidates: The AUC of each candidate that was trained fully, by its id.
-        chosen: The AUC of each selector's choice, by the selector's name.
-        kept: The AUC of the model: of the deciding choice, or of all candidates as one.
-    """
-
-    candidates: Mapping[str, float]
-    chosen: Mapping[str, float]
-    kept: float
-
-
-@dataclass(frozen=True, slots=True)
 class Trained:
     """What a finished study trained, or several that are one pool.
 
@@ -64,6 +48,7 @@ class Trained:
         model_auc: The AUC of what the study keeps.
         pixels: The pixel measures of each candidate that has any, by its id.
         model_pixels: Those of all candidates as one, if the study keeps that.
+        random: The AUC of the training whose hyperparameters were redrawn for every image; None if there is none.
         seconds: How long the study took; None if it was interrupted.
         notes: Which images and candidates are left out and why, a line each.
         brighter: The usable candidates on brighter normal test images, by the name of that change.
@@ -74,6 +59,7 @@ class Trained:
     model_auc: float | None = None
     pixels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     model_pixels: Mapping[str, float] = field(default_factory=dict)
+    random: float | None = None
     seconds: float | None = None
     notes: Sequence[str] = ()
     brighter: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict)
@@ -99,19 +85,15 @@ def _each_once(pools: Iterable[Sequence[Evaluation]]) -> list[Evaluation]:
     return list({each.candidate.id: each for each in itertools.chain.from_iterable(pools)}.values())
 
 
-def measure_aucs(result: Run, labels: Sequence[bool]) -> StudyAUCs:
-    """Return the AUCs of a finished study; they are also written into the run folder, for the report."""
+def measure_aucs(result: Run, labels: Sequence[bool]) -> tuple[AUCRecord, float]:
+    """Return the AUCs of a finished study, and that of its model; the report shows those in the run folder."""
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
-    aucs = {e.candidate.id: auc_of(e, labels) for e in finished if e.scores.test.isfinite().all()}
+    aucs = {each.candidate.id: auc_of(each, labels) for each in finished if each.scores.test.isfinite().all()}
     chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
+    record = AUCRecord(aucs, {name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs})
+    write_checksummed(result.folder.aucs, asdict(record))
     kept = [each for each in finished if each.candidate.id in result.shares]
-    measured = StudyAUCs(
-        candidates=aucs,
-        chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
-        kept=ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept]),
-    )
-    write_checksummed(result.folder.aucs, asdict(AUCRecord(measured.candidates, measured.chosen)))
-    return measured
+    return record, ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept])
 
 
 def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
@@ -121,7 +103,7 @@ def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
     return Trained(
         evaluations=[result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"],
         labels=labels,
-        model_auc=measure_aucs(result, labels).kept,
+        model_auc=measure_aucs(result, labels)[1],
         pixels=pixels,
         model_pixels=model_pixels,
         seconds=result.journal.elapsed(),
