@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import label
 
+from dsv_plugins.data.images import FORMATS
 from dsv_plugins.errors import InputError, reason_of
 from dsv_plugins.run.artifacts import open_images, read_image_index
 from dsv_plugins.run.folder import RunFolder
@@ -117,7 +118,7 @@ def _mask(folder: Path, name: str, height: int, width: int) -> Array:
     if file is None:
         raise InputError(f"{folder} has no {files[0].name}")
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             drawn = np.asarray(image.convert("L")) > 0  # some masks have 0 and 1, others 0 and 255
     except Exception as error:  # Pillow raises many kinds on damaged files
         raise InputError(f"{file} cannot be read as an image ({reason_of(error)})") from error

@@ -58,7 +58,7 @@ def add_study_flags(parser: ArgumentParser, *, leave_out: Collection[str] = ()) 
 
 
 def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of a study that the user gave; a study has defaults for the others.
+    """Return the settings of a study that the user gave; a study has defaults for the others.
 
     A preset of another detector than the default one brings that detector, and the settings that go with the preset:
     `--preset paper` is the paper's whole protocol.
@@ -78,7 +78,7 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
 
 
 def _implied_by(preset: str, detector: str | None, registry: Registry) -> dict[str, Any]:
-    """The settings that go with a preset, and the detector that has it if none is given."""
+    """Return the settings that go with a preset, and the detector that has it if none is given."""
     records = registry.of_kind(DetectorEncoderPlugin)
     records.sort(
         key=lambda record: record.name != (detector or StudySettings.detector)
@@ -90,7 +90,7 @@ def _implied_by(preset: str, detector: str | None, registry: Registry) -> dict[s
 
 
 def _fits(grid: Space, augmentation: str | None, registry: Registry) -> bool:
-    """Whether the augmentations have these hyperparameters; those of other packages may have others."""
+    """Return whether the augmentations have these hyperparameters; those of other packages may have others."""
     records = {record.name: record for record in registry.of_kind(AugmentationPlugin)}
     names = (augmentation or str(StudySettings.augmentation)).split(",")
     return all(set(grid) <= set(records[name].space) for name in names if name in records)
@@ -113,7 +113,7 @@ def _add(target: Any, setting: Field[Any], hint: Any, text: str) -> None:
 
 
 def _parser_of(hint: Any) -> Any:
-    """What reads a flag's text: names come as a,b,c, which a study splits by itself."""
+    """Return what reads a flag's text: names come as a,b,c, which a study splits by itself."""
     if hint == Space:
         return _space
     if typing.get_origin(hint) is Mapping:
@@ -178,7 +178,7 @@ def _axis(name: object, values: object) -> Values:
 
 
 def _plain(value: str) -> object:
-    """A number if it reads as one, else text."""
+    """Return a number if it reads as one, else text."""
     try:
         return int(value) if value.lstrip("+-").isdigit() else float(value)
     except ValueError:

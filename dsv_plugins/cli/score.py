@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _files(arguments: Namespace) -> list[Path]:
-    """The images to judge. All of the call is checked here, before anything is loaded."""
+    """Return the images to judge. All of the call is checked here, before anything is loaded."""
     from dsv_plugins.data.images import find_images
 
     if arguments.false_alarms is not None and arguments.false_discoveries is not None:
@@ -104,7 +104,7 @@ def _files(arguments: Namespace) -> list[Path]:
 
 
 def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
-    """The folders for what the call asks to be drawn, made before anything is scored."""
+    """Return the folders for what the call asks to be drawn, made before anything is scored."""
     from dsv_plugins.cli.heatmaps import PictureFolder, mask_above, overlay_of
 
     record = model.record
@@ -168,7 +168,7 @@ def _scored(
 
 
 def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
-    """The images, some at a time, with their files."""
+    """Yield the images, some at a time, with their files."""
     import numpy as np
     import torch
 
@@ -199,7 +199,7 @@ def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[t
 def _judged(
     rows: Sequence[tuple[Path, float]], model: Model, false_discoveries: float | None
 ) -> list[tuple[str, float, float | None, str | None]]:
-    """A row of each column for each image."""
+    """Return a row of each column for each image."""
     from dsv_plugins.calibration import discoveries
 
     scores = [score for _, score in rows]

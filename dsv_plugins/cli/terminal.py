@@ -65,5 +65,5 @@ def literal(text: str, style: str = "") -> Text:
 
 
 def progress_console(*, as_json: bool) -> Console:
-    """Where a command shows how far it is: beside its answer, unless that is for machines."""
+    """Return where a command shows how far it is: beside its answer, unless that is for machines."""
     return Console(stderr=True) if as_json else Terminal()

@@ -36,7 +36,7 @@ class _Axis:
 
 
 def panels(run: Run) -> list[go.Figure]:
-    """A figure for the deciding selector's loss, one for discordance and one for separability.
+    """Return a figure for the deciding selector's loss, one for discordance and one for separability.
 
     Each marker carries its candidate's place among `run.stored` as customdata.
     """

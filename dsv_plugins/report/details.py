@@ -53,7 +53,7 @@ class DrawingLimits:
 
     @classmethod
     def of(cls, run: Run) -> DrawingLimits:
-        """What suits the size of a run."""
+        """Return what suits the size of a run."""
         count = max(1, len(run.stored))
         large = count > LARGE_RUN
         return cls(
@@ -63,7 +63,7 @@ class DrawingLimits:
         )
 
     def notes(self, run: Run) -> list[str]:
-        """What is left out, a sentence each."""
+        """Return what is left out, a sentence each."""
         notes = []
         rows = len(run.files["test"])
         if rows > self.points:
@@ -75,7 +75,7 @@ class DrawingLimits:
 
 
 def details(run: Run, limits: DrawingLimits) -> dict[str, Any]:
-    """The candidates that can be clicked, in the order of `run.stored`, with the images that they share."""
+    """Return the candidates that can be clicked, in the order of `run.stored`, with the images that they share."""
     test = run.test_images
     used: set[int] = set()
     candidates = [_candidate(run, candidate, test, limits, used) for candidate in run.stored]
@@ -89,7 +89,7 @@ def details(run: Run, limits: DrawingLimits) -> dict[str, Any]:
 
 
 def heated_thumbnails(heatmaps: Array | None, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
-    """Some test images with their hot places in red, by their index; empty if the detector cannot say where."""
+    """Return some test images with their hot places in red, by their index; empty if the detector cannot say where."""
     if heatmaps is None:
         return {}
     scale = heat_scale(heatmaps)

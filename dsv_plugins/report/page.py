@@ -91,5 +91,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """What the page's security policy lets run: these scripts, and none that a name could smuggle in."""
+    """Return what the page's security policy lets run: these scripts, and none that a name could smuggle in."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}"

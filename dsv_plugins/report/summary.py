@@ -80,7 +80,7 @@ class PoolAUCs:
 
 
 def answer(run: Run) -> Answer:
-    """What the deciding selector chose, and how clearly."""
+    """Return what the deciding selector chose, and how clearly."""
     selector, chosen = run.selectors[0], run.chosen
     losses = {c.id: loss for c in run.candidates if (loss := c.losses.get(selector)) is not None}
     others = [candidate for candidate in run.candidates if candidate.id in losses and candidate.id != chosen.id]
@@ -100,7 +100,7 @@ def answer(run: Run) -> Answer:
 
 
 def model_in_words(run: Run) -> str:
-    """What the model is, and which candidates count most in it."""
+    """Return what the model is, and which candidates count most in it."""
     if len(run.shares) == 1:
         return f"the model is {run.chosen.label}"
     shares = sorted(run.shares.items(), key=lambda entry: -entry[1])
@@ -116,7 +116,7 @@ def parts_of(run: Run) -> Mapping[str, float]:
 
 
 def parts_in_words(run: Run) -> str:
-    """What decides in the model, the largest parts first; empty if the detector cannot say."""
+    """Return what decides in the model, the largest parts first; empty if the detector cannot say."""
     parts = sorted(parts_of(run).items(), key=lambda entry: -entry[1])
     named = [f"{name} {share:.0%}" for name, share in parts[:MOST_NAMED] if share > 0]
     return f"what decides: {', '.join(named)}" if named else ""
@@ -135,7 +135,7 @@ def agreement(run: Run) -> Agreement:
 
 
 def pool_aucs(run: Run) -> PoolAUCs | None:
-    """The AUC of each selector's choice, and of the pool; None if no labels are known."""
+    """Return the AUC of each selector's choice, and of the pool; None if no labels are known."""
     chosen = {name: choice.candidate.id for name, choice in run.selected.items()}
     if not run.aucs.keys() >= set(chosen.values()):  # or a later selection chose among others
         return None

@@ -19,7 +19,7 @@ NUMBERS_WIDTH, STATUS_WIDTH, LOSS_WIDTH = 32, 30, 12
 
 
 def candidates_table(run: Run, *, width: int) -> Table:
-    """A row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
+    """Return a row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
 
     The status is shown if not all are finished.
 
@@ -62,24 +62,24 @@ def table(run: Run) -> str:
 
 
 def hidden_losses(run: Run, *, width: int) -> str:
-    """Which selectors the table has no column for; empty if it shows all."""
+    """Return which selectors the table has no column for; empty if it shows all."""
     hidden = run.selectors[_fitting(run, width) :]
     return f"no room for the losses of {', '.join(hidden)}: they are in the report" if hidden else ""
 
 
 def _fitting(run: Run, width: int) -> int:
-    """How many selectors have a column; that of the deciding one is always there."""
+    """Return how many selectors have a column; that of the deciding one is always there."""
     return max(1, (width - _fixed_width(run)) // LOSS_WIDTH)
 
 
 def _fixed_width(run: Run) -> int:
-    """What the columns other than losses need."""
+    """Return what the columns other than losses need."""
     unfinished = any(entry.status != "finished" for entry in run.candidates)
     return max(len(entry.label) for entry in run.candidates) + NUMBERS_WIDTH + (STATUS_WIDTH if unfinished else 0)
 
 
 def concentration_legend(run: Run) -> str:
-    """What `!` means in the table; empty if no candidate has it."""
+    """Return what `!` means in the table; empty if no candidate has it."""
     finished = [entry.health for entry in run.candidates if entry.status == "finished"]
     marked = any(health is not None and not health.concentrated for health in finished)
     meaning = "the normal images are not as close together as DSV presumes; it matters to dsv and discordance only"

@@ -46,12 +46,12 @@ SETS = ("train", "augmented", "test", "holdout", "pseudo")
 
 
 def images_file(folder: Path, name: str) -> Path:
-    """Where the pixels of a set of images are, as one array."""
+    """Return where the pixels of a set of images are, as one array."""
     return folder / f"{name}.npy"
 
 
 def open_images(folder: Path, name: str) -> Array:
-    """The pixels of a set of images, memory-mapped, once their checksum is found to be right."""
+    """Return the pixels of a set of images, memory-mapped, once their checksum is found to be right."""
     return _mapped(checked_file(folder, images_file(folder, name).name), "r")
 
 
@@ -66,7 +66,7 @@ def write_image_index(folder: Path, index: ImageIndex) -> None:
 
 
 def has_image_index(folder: Path) -> bool:
-    """Whether images have been prepared here."""
+    """Return whether images have been prepared here."""
     return (folder / IMAGE_INDEX).exists()
 
 
@@ -196,7 +196,7 @@ def _mapped(file: Path, mode: Literal["r", "c"]) -> Array:
 
 
 def load_if_any(folder: Path, name: str) -> Array | None:
-    """An array of a finished folder; None if it has no such file."""
+    """Return an array of a finished folder; None if it has no such file."""
     file = checked_file_if_any(folder, name)
     if file is None:
         return None

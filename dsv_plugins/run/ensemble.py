@@ -85,12 +85,12 @@ class Ensemble:
                 member.detector.reuse_features(images, features[member.frozen])
 
     def score(self, images: Tensor) -> Tensor:
-        """One score per image, higher for more anomalous; an image's score does not depend on the others."""
+        """Return one score per image, higher for more anomalous; an image's score does not depend on the others."""
         scores = [each.detector.score(images).double() for each in self.members]
         return _combined(scores, [each.share for each in self.members], [each.scale for each in self.members]).float()
 
     def heatmap(self, images: Tensor) -> Tensor | None:
-        """The weighted mean of its members' heatmaps; None if one of them has none."""
+        """Return the weighted mean of its members' heatmaps; None if one of them has none."""
         heatmaps = [each.detector.heatmap(images) for each in self.members]
         found = [heat for heat in heatmaps if heat is not None]
         if len(found) < len(heatmaps):
@@ -98,7 +98,7 @@ class Ensemble:
         return joined_heatmaps(found, [each.share for each in self.members], [each.heat for each in self.members])
 
     def as_module(self) -> nn.Module | None:
-        """All members as one module that can be exported; None if one of them cannot."""
+        """Return all members as one module that can be exported; None if one of them cannot."""
         modules = [each.detector.as_module() for each in self.members]
         found = [module for module in modules if module is not None]
         return _Whole(found, self.members) if len(found) == len(modules) else None
@@ -132,7 +132,7 @@ def _combined(scores: Sequence[Tensor], shares: Sequence[float], scales: Sequenc
 
 
 def joined_heatmaps(heatmaps: Sequence[Tensor], shares: Sequence[float], scales: Sequence[Scale]) -> Tensor:
-    """The weighted mean of heatmaps of the same images, each of its own size and standardised by its scale."""
+    """Return the weighted mean of heatmaps of the same images, each of its own size and standardised by its scale."""
     size = max((tuple(heat.shape[-2:]) for heat in heatmaps), key=math.prod)
     standardised = []
     for values, share, (mean, deviation) in zip(heatmaps, shares, scales, strict=True):
@@ -155,12 +155,12 @@ def _share_equal_tensors(modules: Sequence[nn.Module]) -> None:
 
 
 def scale_of(scores: Scores) -> Scale:
-    """The mean and the deviation of a detector's scores of its train images."""
+    """Return the mean and the deviation of a detector's scores of its train images."""
     return score_scale(scores.train.numpy())
 
 
 def scores_of(kept: Sequence[Evaluation], shares: Sequence[float] | None = None) -> dict[str, NDArray[Any]]:
-    """The scores of one candidate, or of several as one, by the set of images.
+    """Return the scores of one candidate, or of several as one, by the set of images.
 
     Args:
         kept: The candidates.
@@ -185,7 +185,7 @@ def shares_by_loss(losses: Sequence[float]) -> list[float]:
 
 
 def frozen_part_name(detector: Candidate | MemberRecord) -> str:
-    """What `Member.frozen` is for a detector with its settings."""
+    """Return what `Member.frozen` is for a detector with its settings."""
     return json.dumps([detector.detector, dict(detector.detector_params)], sort_keys=True)
 
 

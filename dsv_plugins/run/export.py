@@ -58,7 +58,7 @@ class Judge(nn.Module):
             self.held_out = torch.from_numpy(calibration.held_out)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """What `Model.predict` says of images in [0, 1] of the model's size."""
+        """Return what `Model.predict` says of images in [0, 1] of the model's size."""
         scores, *heatmaps = self.detector(images)
         outputs = {"score": scores}
         if self.held_out is not None:
@@ -103,7 +103,7 @@ def export_model(model: Model, file_format: str, target: Path) -> tuple[str, ...
 
 
 def _traced(judge: Judge, images: Tensor) -> Any:
-    """The program for any number of images.
+    """Return the program for any number of images.
 
     Some networks, such as Glass of anomalib, take the number that they are run with for the only one. From their code
     alone, without running them, they can be traced.
@@ -119,7 +119,7 @@ def _traced(judge: Judge, images: Tensor) -> Any:
 
 
 def describe(model: Model) -> dict[str, str]:
-    """What the file says of itself."""
+    """Return what the file says of itself."""
     record = model.record
     height, width = height_and_width(record.image_size)
     known: dict[str, object] = {

@@ -111,15 +111,15 @@ class RunFolder:
         return self.candidates / f"{candidate_id}-{'all' if updates is None else updates}"
 
     def exported(self, suffix: str) -> Path:
-        """The chosen detector as one file, in the format of that suffix."""
+        """Return the chosen detector as one file, in the format of that suffix."""
         return self.path / f"model{suffix}"
 
     def shared_start(self, start_id: str) -> Path:
-        """The folder of the common start of the candidates' trainings."""
+        """Return the folder of the common start of the candidates' trainings."""
         return self.shared_starts / start_id
 
     def frozen_features(self, detector_id: str, images: str) -> Path:
-        """The folder of what a detector's frozen part makes of a set of images."""
+        """Return the folder of what a detector's frozen part makes of a set of images."""
         return self.frozen / detector_id / images
 
 

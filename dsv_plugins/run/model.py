@@ -25,6 +25,7 @@ from dsv_plugins.run.artifacts import MODEL_HEATMAPS, load_if_any
 from dsv_plugins.run.ensemble import Ensemble, Member, frozen_part_name
 from dsv_plugins.run.folder import MANIFEST, RunFolder, finished_folder, json_text
 from dsv_plugins.run.records import MODEL_RECORD, ModelRecord, read_model
+from dsv_plugins.transforms import check_pixels
 
 __all__ = [
     "NO_CALIBRATION",
@@ -92,9 +93,11 @@ class Model:
             names: What messages call each image, such as its file.
 
         Raises:
+            InputError: The images have other values.
             PluginError: The detector failed.
             TrainingError: It gives an image a score that is not finite.
         """
+        check_pixels(images)
         with blamed(f"detector_encoder {self.record.detector!r}"):
             self.detector.prepare(images)
             scores = self.detector.score(images)

@@ -109,13 +109,13 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
 def detector_settings(
     settings: StudySettings, registry: Registry, name: str, range_points: int = DEFAULT_RANGE_POINTS
 ) -> list[dict[str, object]]:
-    """The settings with which a study trains one of its detectors: one point, unless its grid varies them."""
+    """Return the settings with which a study trains one of its detectors: one point, unless its grid varies them."""
     space = of_detector(checked_space(settings, registry, DetectorEncoderPlugin, name))
     return [with_settings(settings.params_of(name), point) for point in grid(space, range_points)]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
-    """The executor of a study, for no more trainings at once than there are candidates."""
+    """Return the executor of a study, for no more trainings at once than there are candidates."""
     workers = {} if settings.workers is None else {"workers": settings.workers}
     executor = registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
     if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
@@ -125,7 +125,7 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
 
 
 def make_observers(settings: StudySettings, registry: Registry, own: Observer) -> Observers:
-    """The caller's observer and the observer plugins of a study."""
+    """Return the caller's observer and the observer plugins of a study."""
     return Observers(
         own,
         {
@@ -136,7 +136,7 @@ def make_observers(settings: StudySettings, registry: Registry, own: Observer) -
 
 
 def search_space(settings: StudySettings, registry: Registry, detector: str, augmentation: str) -> Space:
-    """What is searched with one detector that learns from one augmentation.
+    """Return what is searched with one detector that learns from one augmentation.
 
     Raises:
         InputError: The study's grid has values that a plugin cannot take.

@@ -119,7 +119,7 @@ def _record(folder: RunFolder) -> FinishedRecord | None:
 
 
 def _dependencies(settings: StudySettings, registry: Registry) -> str:
-    """A hash of all that a selection depends on, but for the images."""
+    """Return a hash of all that a selection depends on, but for the images."""
     plugins: dict[type[Plugin[Any]], Sequence[str]] = {
         AugmentationPlugin: settings.augmentations,
         DetectorEncoderPlugin: settings.detectors,
@@ -150,14 +150,14 @@ def _own_code() -> str:
 
 
 def _checksums(folder: RunFolder, candidates: Sequence[tuple[str, int | None]]) -> Iterator[tuple[str, str]]:
-    """The checksum of the selection, and that of the manifest of every folder that belongs to the result."""
+    """Yield the checksum of the selection, and that of the manifest of every folder that belongs to the result."""
     yield folder.selection.name, checksum(folder.selection)
     for path in (folder.data, folder.model, *(folder.candidate(*each) for each in candidates)):
         yield path.relative_to(folder.path).as_posix(), checksum(path / MANIFEST)
 
 
 def _is_unchanged(settings: StudySettings, folder: RunFolder, record: FinishedRecord) -> bool:
-    """Whether the images and the stored files are those of the selection."""
+    """Return whether the images and the stored files are those of the selection."""
     sources = (settings.train, settings.test)
     if not all(isinstance(source, (str, Path, list, tuple)) for source in sources):
         return False  # tensors and datasets: their owner has imported torch anyway

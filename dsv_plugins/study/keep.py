@@ -52,12 +52,12 @@ class Kept:
     shares: Sequence[float]
 
     def scores(self) -> dict[str, Array]:
-        """The scores of the model, by the set of images."""
+        """Return the scores of the model, by the set of images."""
         return scores_of(self.evaluations, self.shares)
 
 
 def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict) -> Kept:
-    """Which candidates are kept, and how much each counts.
+    """Return which candidates are kept, and how much each counts.
 
     By default that is all, weighted by the losses of the deciding selector, if their detectors can be merged into one;
     if scoring with all of them would take longer than with one, it is the choice.
@@ -151,7 +151,7 @@ class _Member:
         return self.kept.evaluations[0].candidate
 
     def record(self) -> MemberRecord:
-        """What is known of it in an ensemble."""
+        """Return what is known of it in an ensemble."""
         candidate, scores = self.candidate, self.kept.evaluations[0].scores
         return MemberRecord(
             detector=candidate.detector,
@@ -170,7 +170,7 @@ class _Member:
             self._made.save(target)
 
     def parts(self) -> Mapping[str, float]:
-        """What its score is made of."""
+        """Return what its score is made of."""
         says = type(self.plan.detectors[self.candidate.detector]).parts is not DetectorEncoder.parts
         return dict(self._made.parts()) if says else {}
 
@@ -189,7 +189,7 @@ class _Member:
 
 
 def _members(plan: Plan, folder: RunFolder, kept: Kept, schedule: Schedule) -> list[_Member]:
-    """The detectors of the model: candidates that can be merged are one."""
+    """Return the detectors of the model: candidates that can be merged are one."""
     groups = _merging_groups(plan, [each.candidate for each in kept.evaluations])
     has_one_kind = len({kept.evaluations[group[0]].candidate.detector for group in groups}) == 1
     members = []
@@ -209,7 +209,7 @@ def _members(plan: Plan, folder: RunFolder, kept: Kept, schedule: Schedule) -> l
 
 
 def _merging_groups(plan: Plan, candidates: Sequence[Candidate]) -> list[list[int]]:
-    """The places of the candidates, those whose detectors can be merged together."""
+    """Return the places of the candidates, those whose detectors can be merged together."""
     groups: dict[str, list[int]] = {}
     for place, candidate in enumerate(candidates):
         merges = plan.detectors[candidate.detector].merges
@@ -218,7 +218,7 @@ def _merging_groups(plan: Plan, candidates: Sequence[Candidate]) -> list[list[in
 
 
 def _weighted_mean(heatmaps: Sequence[Array | None], shares: Sequence[float]) -> Array | None:
-    """The heatmaps of several candidates of one detector as one; None if one of them has none."""
+    """Return the heatmaps of several candidates of one detector as one; None if one of them has none."""
     found = [each for each in heatmaps if each is not None]
     if len(found) < len(heatmaps):
         return None
@@ -226,7 +226,7 @@ def _weighted_mean(heatmaps: Sequence[Array | None], shares: Sequence[float]) ->
 
 
 def _heatmaps(members: Sequence[_Member]) -> Array | None:
-    """The model's heatmaps of the test images; None if a member has none."""
+    """Return the model's heatmaps of the test images; None if a member has none."""
     found = [torch.from_numpy(each.heatmaps) for each in members if each.heatmaps is not None]
     if len(found) < len(members):
         return None

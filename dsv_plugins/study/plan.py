@@ -80,15 +80,15 @@ class Plan:
         return not self.settings.compares_detectors and all(each.merges for each in self.detectors.values())
 
     def shared_updates(self, detector: str) -> int:
-        """The updates that all candidates of a detector share."""
+        """Return the updates that all candidates of a detector share."""
         return self.detectors[detector].shared_updates
 
     def spaces(self) -> dict[str, Space]:
-        """What is searched in each arm."""
+        """Return what is searched in each arm."""
         return {name: arm.space for name, arm in self.arms.items()}
 
     def candidate(self, arm: str, params: Mapping[str, object], context: Mapping[str, str] | None = None) -> Candidate:
-        """A candidate of this study.
+        """Return a candidate of this study.
 
         Raises:
             PluginError: The augmentation does not take these hyperparameters. That shows now, not after an hour.
@@ -111,13 +111,13 @@ class Plan:
         return candidate
 
     def candidates(self, range_points: int = DEFAULT_RANGE_POINTS) -> list[Candidate]:
-        """Every point of every arm, in grid order, with `range_points` of each range."""
+        """Return every point of every arm, in grid order, with `range_points` of each range."""
         return [
             self.candidate(name, point) for name, space in self.spaces().items() for point in grid(space, range_points)
         ]
 
     def context(self, dataset: Dataset) -> dict[str, str]:
-        """What the outcome of every training depends on besides its candidate's plugins and settings."""
+        """Return what the outcome of every training depends on besides its candidate's plugins and settings."""
         return {
             "data": dataset.fingerprint,
             "torch": metadata.version("torch"),
@@ -192,7 +192,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
 
 
 def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, DetectorEncoder]) -> dict[str, Arm]:
-    """A detector that learns from augmentations has an arm for each of them, another has one."""
+    """Return a detector that learns from augmentations has an arm for each of them, another has one."""
     arms: dict[str, Arm] = {}
     for name, detector in detectors.items():
         if not detector.learns_from_augmentation:

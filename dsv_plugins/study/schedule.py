@@ -205,7 +205,7 @@ class Schedule:
         return self._is_whole(self._folder.candidate(candidate.id, updates), candidate)
 
     def _is_whole(self, folder: Path, candidate: Candidate) -> bool:
-        """Whether a training is stored; a damaged one is removed, with a note."""
+        """Return whether a training is stored; a damaged one is removed, with a note."""
         if not folder.exists():
             return False
         problem = verify(folder)
@@ -249,7 +249,7 @@ def _outcomes(
 
 
 def _why_again(missing: Sequence[Candidate], folder: RunFolder) -> list[str]:
-    """A line for each reason for which candidates that were trained before do not count any more.
+    """Return a line for each reason for which candidates that were trained before do not count any more.
 
     Args:
         missing: The candidates that are about to be trained.
@@ -278,7 +278,7 @@ def _stored(folder: RunFolder) -> dict[str, Mapping[str, Any]]:
 
 
 def _name_of(candidate: Candidate) -> str:
-    """What a user calls the same candidate."""
+    """Return what a user calls the same candidate."""
     settings = (candidate.augmentation, candidate.params, candidate.detector, candidate.detector_params, candidate.seed)
     return json.dumps(settings, sort_keys=True, default=str)
 

@@ -155,7 +155,7 @@ class StudySettings:
         return _names(self.detector, "detector")
 
     def params_of(self, detector: str) -> dict[str, object]:
-        """The settings of one detector; those of one of several are by its name, and the rest is for all."""
+        """Return the settings of one detector; those of one of several are by its name, and the rest is for all."""
         if len(self.detectors) == 1:
             return dict(self.detector_params)
         common = {name: value for name, value in self.detector_params.items() if name not in self.detectors}
@@ -165,7 +165,7 @@ class StudySettings:
         return {**common, **own}
 
     def varied_settings(self, detector: str) -> dict[str, Values]:
-        """The settings of one detector that the grid varies, as detector.NAME."""
+        """Return the settings of one detector that the grid varies, as detector.NAME."""
         named = {name: name.partition(".") for name in self.grid}
         return {
             f"{DETECTOR_PREFIX}{setting}": self.grid[name]
@@ -194,7 +194,7 @@ class StudySettings:
         return Rungs(self.rungs, self.rung_factor)
 
     def identity(self) -> dict[str, Any]:
-        """What a run folder belongs to, as plain JSON: every setting that tells one run from another."""
+        """Return what a run folder belongs to, as plain JSON: every setting that tells one run from another."""
         special = {
             "train": _named_source(self.train),
             "test": _named_source(self.test),
@@ -240,7 +240,7 @@ def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
 
 
 def _named_source(source: Any) -> str:
-    """What tells a source of images from another. Torch is not imported for it."""
+    """Return what tells a source of images from another. Torch is not imported for it."""
     if isinstance(source, (Path, str)):
         return str(Path(source).absolute())
     if isinstance(source, (list, tuple)):

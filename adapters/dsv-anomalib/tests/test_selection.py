@@ -285,8 +285,8 @@ def test_several_models_are_one_pool(task, tmp_path):
     )
     labels = [str(entry.candidate) for entry in found.candidates]
     assert labels == [
-        "anomalib-padim(anomalib-padim.model_params.n_features=8)",
-        "anomalib-padim(anomalib-padim.model_params.n_features=16)",
+        "anomalib-padim(detector.model_params.n_features=8)",
+        "anomalib-padim(detector.model_params.n_features=16)",
         "anomalib-patchcore",
         "patch-fusion cutpaste(patch_size=0.1, detector.window=0)",
     ]
