@@ -1,7 +1,7 @@
 """Pixel measures of heatmaps, from masks of defects: `TASK/ground_truth/DEFECT/NAME_mask.png`, or `NAME.png`.
 
 Heatmaps are resized to the size at which the images are stored, as is usual, and so are the masks. At the size of the
-heatmaps, which may be far smaller, a defect would grow to the places that it touches, and the number would depend on
+heatmaps, which may be far smaller, a defect would grow to the patches that it touches, and the number would depend on
 the detector's grid.
 """
 
@@ -48,7 +48,7 @@ class Masks:
 
 
 def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
-    """The masks of a run's test images, at the size at which these are stored; good images need none."""
+    """Return the masks of a run's test images, at the size at which these are stored; good images need none."""
     data = RunFolder(run).data
     files = [Path(file) for file in read_image_index(data).files["test"]]
     height, width = open_images(data, "test").shape[-2:]
@@ -65,7 +65,7 @@ def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
 
 
 def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
-    """The AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite, or no pixel is defective, or all are.
+    """Return the AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite, or no pixel is defective, or all are.
 
     AUPRO (Bergmann et al. 2021) is the mean share of each defect that is found, averaged over thresholds at which up to
     30 % of the good pixels are found too. PIMO (Bertoldo et al. 2024) is the share of each image's defects, averaged
@@ -101,14 +101,14 @@ def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
 
 
 def _hotter(known: Array, values: Array) -> Array:
-    """The share of known values, in rising order, that is above each value, ties by half."""
+    """Return the share of known values, in rising order, that is above each value, ties by half."""
     below = np.mean([np.searchsorted(known, values, side) for side in ("left", "right")], axis=0)
     shares: Array = 1 - below / len(known)
     return shares
 
 
 def _mask(folder: Path, name: str, height: int, width: int) -> Array:
-    """Which pixels of one image are defective.
+    """Return which pixels of one image are defective.
 
     Raises:
         InputError: There is no such mask, or it cannot be read.

@@ -120,7 +120,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _shares(value: object) -> list[float]:
-    """Shares from a list in a YAML file, or from `0.3,0.1` on the command line."""
+    """Read shares from a list in a YAML file, or from `0.3,0.1` on the command line."""
     try:
         return [float(share) for share in _parts(value)]
     except ValueError:
@@ -128,7 +128,7 @@ def _shares(value: object) -> list[float]:
 
 
 def _seeds(value: object) -> list[int]:
-    """Seeds from a list or a number in a YAML file, or from `0,1,2` on the command line."""
+    """Read seeds from a list or a number in a YAML file, or from `0,1,2` on the command line."""
     try:
         return [int(seed) for seed in _parts(value)]
     except ValueError:
