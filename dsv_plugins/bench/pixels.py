@@ -65,7 +65,7 @@ def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
 
 
 def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
-    """Return the AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite, or no pixel is defective, or all are.
+    """Return the AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite or all pixels are of one kind.
 
     AUPRO (Bergmann et al. 2021) is the mean share of each defect that is found, averaged over thresholds at which up to
     30 % of the good pixels are found too. PIMO (Bertoldo et al. 2024) is the share of each image's defects, averaged
