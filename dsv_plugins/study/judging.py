@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from threadpoolctl import threadpool_limits
 
 from dsv_plugins.errors import DSVError, PluginError, reason_of
 from dsv_plugins.plugins.failures import blamed, exits_blamed
 from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose
-from dsv_plugins.sharing import shared_sums
 from dsv_plugins.study.bootstrap import win_shares
+from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
 
 __all__ = ["Verdict", "judge", "judge_pool", "losses_by"]
@@ -34,6 +37,13 @@ class Verdict:
     wins: Sequence[float] | None = None
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Sum on one thread: on several, the order and so the last digits of a loss depend on how many there are."""
+    with threads(1), threadpool_limits(1):
+        yield
+
+
 def judge(
     registry: Registry,
     selector: str,
@@ -52,6 +62,7 @@ def judge(
         raise PluginError(str(error)) from error
 
 
+@one_thread()
 def losses_by(
     registry: Registry,
     selector: str,
@@ -72,7 +83,6 @@ def losses_by(
     return losses
 
 
-@shared_sums()
 def judge_pool(
     registry: Registry,
     selectors: Sequence[str],
@@ -113,6 +123,7 @@ def judge_pool(
     return verdicts
 
 
+@one_thread()
 def _wins(
     registry: Registry, name: str, evaluations: Sequence[Evaluation], *, seed: int, note: Callable[[str], None]
 ) -> list[float] | None:

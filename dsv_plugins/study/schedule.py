@@ -31,7 +31,7 @@ from dsv_plugins.training.job import (
 )
 from dsv_plugins.types import Candidate, Evaluation
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "outcomes_of"]
 
 Work = TypeVar("Work")
 
@@ -177,7 +177,7 @@ class Schedule:
         executor = self._executor if timeout is None else self._executor.limited(seconds=timeout)
         label = self._plan.registry.label(ExecutorPlugin, self._plan.settings.executor)
         with ProgressWatcher(self._folder, candidates, self._log.observers) as watcher:
-            for outcome in _outcomes(executor, label, training, jobs) if jobs else ():
+            for outcome in outcomes_of(executor, label, training, jobs) if jobs else ():
                 candidate = candidates[outcome.index]
                 watcher.end(candidate)
                 if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate
@@ -215,7 +215,7 @@ class Schedule:
         return problem is None
 
 
-def _outcomes(
+def outcomes_of(
     executor: Executor, label: str, work: Callable[[Work], float], jobs: Sequence[Work]
 ) -> Iterator[Outcome[float]]:
     """Yield the outcome of each job as the executor says that it ended.

@@ -74,7 +74,7 @@ def test_every_selector_takes_part_and_a_failing_one_is_named(monkeypatch: pytes
     paper, ours = ["base", "mmd", "std", "mc", "select", "hits"], ["cosine", "energy"]
     assert labels == [*paper, *ours, "failing", "short", "dsv", "discordance", "separability", "dsv-reference"]
     with_holdout = installed_selectors(registry, holdout=0.15)
-    assert set(with_holdout) - set(labels) == {"pu-auc", "pseudo-auc", "rank-aggregate"}
+    assert set(with_holdout) - set(labels) == {"pu-auc", "pseudo-auc", "weighted-pseudo-auc", "rank-aggregate"}
     losses, problems = losses_of(labels, [evaluation(0.01, 0), evaluation(0.02, 1)], registry)
     assert list(losses) == [label for label in labels if label not in ("failing", "short")]
     assert losses["dsv"] != losses["dsv-reference"]
