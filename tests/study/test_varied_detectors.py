@@ -8,7 +8,7 @@ from conftest import DETECTOR, TINY, make_task
 from scipy.stats import zmap
 
 from dsv_plugins import InputError, Observer, PluginSettingsError, Range, load, select
-from dsv_plugins.bench.random_run import random_study
+from dsv_plugins.bench.studies import random_study
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.plugins.spaces import space_problems, with_settings

@@ -17,11 +17,12 @@ from known_cells import cell, oracle_signed_rank_p
 from known_evaluations import evaluation
 
 from dsv_plugins import DetectorEncoder, DetectorEncoderPlugin, hookimpl
-from dsv_plugins.bench.cells import BEST_THREE, ENSEMBLE, WEIGHTED, measure
-from dsv_plugins.bench.methods import DEFAULT, Method
-from dsv_plugins.bench.output import describe, tabulate
+from dsv_plugins.bench.cells import FULL, measure
+from dsv_plugins.bench.methods import BEST_THREE, DEFAULT, ENSEMBLE, WEIGHTED
+from dsv_plugins.bench.output import describe
 from dsv_plugins.bench.protocol import Bench, BenchResult
-from dsv_plugins.bench.rivals import Rival, rivals_table
+from dsv_plugins.bench.studies import Trained
+from dsv_plugins.bench.tables import tabulate
 from dsv_plugins.bench.tasks import find_tasks
 from dsv_plugins.plugins.registry import build_registry
 
@@ -82,22 +83,22 @@ def test_a_rival_is_trained_once_on_the_same_images_and_resumes(tmp_path) -> Non
     said: list[str] = []
     result = bench(tmp_path, "brightness").run(conduct=lambda study: study.run(), report=said.append)
     assert not result.failures
-    (rival,) = result.rivals
+    (found,) = result.rivals
     assert said[-1].startswith("parts, brightness")
     assert Brightness.fitted == [(8, 3, TINY["image_size"], TINY["image_size"])]  # one candidate, at our size
-    assert rival.seconds > 0
+    assert found["seconds"] > 0
     study = tmp_path / "out/parts/brightness-0"
     (folder,) = (study / "candidates").iterdir()
     assert (folder / "detector/mean.json").exists()
 
     (again,) = bench(tmp_path, "brightness").run(conduct=lambda study: study.run(), report=said.append).rivals
     assert Brightness.fitted == [(8, 3, TINY["image_size"], TINY["image_size"])]
-    assert again == rival
+    assert again == found
 
     tables = tabulate(result)
     described = json.loads(json.dumps(describe(result, tables, {}), allow_nan=False))
     assert described["rivals"] == [
-        {"task": "parts", "detector": "brightness", "auc": rival.auc, "seconds": rival.seconds, "pixels": {}}
+        {"task": "parts", "detector": "brightness", "auc": found["auc"], "seconds": found["seconds"], "pixels": {}}
     ]
 
 
@@ -106,6 +107,14 @@ def test_a_detector_that_learns_from_augmentations_is_no_rival(tmp_path) -> None
 
     with pytest.raises(InputError, match=f"{DETECTOR} learns from augmentations"):
         bench(tmp_path, DETECTOR).run(conduct=lambda study: study.run(), report=lambda line: None)
+
+
+def rival(task, detector, auc, seconds, pixels=None):
+    return {"task": task, "detector": detector, "auc": auc, "seconds": seconds, "pixels": pixels or {}}
+
+
+def rivals_frame(result):
+    return next(table for table in tabulate(result) if table.name == "rivals").frame.loc["cutout"]
 
 
 def test_the_table_against_plain_loops() -> None:
@@ -119,10 +128,10 @@ def test_the_table_against_plain_loops() -> None:
         if task not in ("task0", "task5"):  # the others have no masks, or are not compared
             aupros[task] = float(dice.uniform(0.5, 1))
         pixels = {"aupro": aupros[task]} if task in aupros else {}
-        rivals.append(Rival(task, "frozen", float(dice.uniform(0.5, 1)), 4.0, pixels))
+        rivals.append(rival(task, "frozen", float(dice.uniform(0.5, 1)), 4.0, pixels))
         if task != "task5":  # it failed there, so that nobody is compared there
-            rivals.append(Rival(task, "memory", float(dice.uniform(0.5, 1)), None))
-    frame = rivals_table(cells, rivals).frame.loc["cutout"]
+            rivals.append(rival(task, "memory", float(dice.uniform(0.5, 1)), None))
+    frame = rivals_frame(BenchResult(cells, rivals=rivals))
     compared = tasks[:5]
 
     def over_seeds(task: str, pick) -> float:
@@ -133,7 +142,9 @@ def test_the_table_against_plain_loops() -> None:
 
     ours = [over_seeds(task, chosen) for task in compared]
     for name in ("frozen", "memory"):
-        theirs = [each.auc for task in compared for each in rivals if (each.task, each.detector) == (task, name)]
+        theirs = [
+            each["auc"] for task in compared for each in rivals if (each["task"], each["detector"]) == (task, name)
+        ]
         gains = [our - their for our, their in zip(ours, theirs, strict=True)]
         assert frame.loc[name, "AUC"] == pytest.approx(sum(theirs) / 5)
         assert (frame.loc[name, "better"], frame.loc[name, "worse"]) == (
@@ -154,25 +165,26 @@ def test_the_table_against_plain_loops() -> None:
 def test_ensembles_against_counted_pairs() -> None:
     labels = [False] * 5 + [True] * 3
     pool = [evaluation(0.01 * (1 + seed), seed) for seed in range(5)]
-    measured = measure(
-        ("bolt", "cutout", 0), pool, labels, methods=[Method(DEFAULT, DEFAULT)], registry=build_registry()
-    )
+    measured = measure(("bolt", "cutout", 0), Trained(pool, labels), [DEFAULT, "dsv"], build_registry())
 
-    def combined(members) -> float:
-        """The mean over the members of how far each image is above good images."""
+    def combined(members, shares=(1,) * 5) -> float:
+        """The weighted sum over the members of how far each image is above good images."""
         total = [0.0] * len(labels)
-        for member in members:
+        for member, share in zip(members, shares, strict=False):
             good = member.scores.train.tolist()
             scale = statistics.pstdev(good)
             for place, score in enumerate(member.scores.test.tolist()):
-                total[place] += (score - statistics.fmean(good)) / scale
+                total[place] += share * (score - statistics.fmean(good)) / scale
         return pairs_won(total, labels)
 
     by_loss = [member for _, member in sorted(zip(measured.losses[DEFAULT], pool, strict=True), key=lambda row: row[0])]
-    assert measured.ensembles[ENSEMBLE] == pytest.approx(combined(pool))
-    assert measured.ensembles[BEST_THREE] == pytest.approx(combined(by_loss[:3]))
-    assert measured.aucs[ENSEMBLE] == measured.ensembles[ENSEMBLE]
-    tables = {table.name: table.frame for table in tabulate(BenchResult([measured], {}))}
+    assert measured.aucs[FULL][ENSEMBLE] == pytest.approx(combined(pool))
+    assert measured.aucs[FULL][BEST_THREE] == pytest.approx(combined(by_loss[:3]))
+    for selector in (DEFAULT, "dsv"):
+        losses = measured.losses[selector]
+        shares = [math.exp(-(loss - min(losses)) / statistics.pstdev(losses)) for loss in losses]
+        assert measured.aucs[FULL][f"{WEIGHTED}{selector}"] == pytest.approx(combined(pool, shares))
+    tables = {table.name: table.frame for table in tabulate(BenchResult([measured]))}
     assert ENSEMBLE in tables["choices"].loc["cutout"].index
     assert ENSEMBLE not in tables["rank"]  # it chooses nothing
 
@@ -182,17 +194,16 @@ def test_an_ensemble_that_is_delivered_comes_first_and_is_compared() -> None:
     cells = [
         measure(
             (f"bolt{task}", "cutout", 0),
-            [evaluation(0.01 * (1 + seed), seed + 5 * task) for seed in range(5)],
-            labels,
-            methods=[Method(DEFAULT, DEFAULT)],
-            registry=build_registry(),
+            Trained([evaluation(0.01 * (1 + seed), seed + 5 * task) for seed in range(5)], labels),
+            [DEFAULT],
+            build_registry(),
         )
         for task in range(4)
     ]
-    rivals = [Rival(cell.task, "frozen", 0.5, 1.0) for cell in cells]
-    frame = rivals_table(cells, rivals, merges=True).frame.loc["cutout"]
-    weighted = next(iter(WEIGHTED))
+    rivals = [rival(cell.task, "frozen", 0.5, 1.0) for cell in cells]
+    frame = rivals_frame(BenchResult(cells, rivals=rivals, merges=True))
+    weighted = f"{WEIGHTED}{DEFAULT}"
     assert frame.index[0] == weighted
     assert math.isnan(frame.loc[weighted, "p"])
-    gains = [cell.ensembles[weighted] - 0.5 for cell in cells]
+    gains = [cell.aucs[FULL][weighted] - 0.5 for cell in cells]
     assert frame.loc["frozen", "better"] == sum(gain > 0 for gain in gains)
