@@ -39,9 +39,9 @@ from dsv_plugins.plugins.specs import hookimpl
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores
 
 if TYPE_CHECKING:
+    from dsv_plugins.run.model import Model, Prediction, load
+    from dsv_plugins.run.run import Result, Run
     from dsv_plugins.study.display import Display
-    from dsv_plugins.study.model import Model, Prediction, load
-    from dsv_plugins.study.result import Result
     from dsv_plugins.study.study import Study, select
     from dsv_plugins.toolkit.lightning_detector import LightningDetector
     from dsv_plugins.transforms import from_transform
@@ -75,6 +75,7 @@ __all__ = [
     "Range",
     "Registry",
     "Result",
+    "Run",
     "Rungs",
     "ScoreError",
     "Scores",
@@ -103,12 +104,13 @@ __all__ = [
 _LATE = {
     "Display": "dsv_plugins.study.display",
     "LightningDetector": "dsv_plugins.toolkit.lightning_detector",
-    "Model": "dsv_plugins.study.model",
-    "Prediction": "dsv_plugins.study.model",
-    "Result": "dsv_plugins.study.result",
+    "Model": "dsv_plugins.run.model",
+    "Prediction": "dsv_plugins.run.model",
+    "Result": "dsv_plugins.run.run",
+    "Run": "dsv_plugins.run.run",
     "Study": "dsv_plugins.study.study",
     "from_transform": "dsv_plugins.transforms",
-    "load": "dsv_plugins.study.model",
+    "load": "dsv_plugins.run.model",
     "select": "dsv_plugins.study.study",
 }
 

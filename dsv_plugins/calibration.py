@@ -79,7 +79,7 @@ class Calibration:
         return result
 
     def threshold(self, false_alarms: float) -> float:
-        """A score above it is an alarm: exactly those with a p-value of at most `false_alarms`.
+        """Return the score above which there is an alarm: exactly for those with a p-value of at most `false_alarms`.
 
         Raises:
             InputError: The rate is not between 0 and 1, or lower than can be promised.
@@ -95,17 +95,17 @@ class Calibration:
         return float(self.held_out[-allowed])
 
     def alarms(self, scores: ArrayLike, false_alarms: float) -> Array:
-        """Whether each score is an alarm."""
+        """Return whether each score is an alarm."""
         result: Array = np.asarray(scores, dtype=np.float64) > self.threshold(false_alarms)
         return result
 
     def allowed_alarms(self, false_alarms: float) -> int:
-        """How many of n + 1 good images may be false alarms."""
+        """Return how many of n + 1 good images may be false alarms."""
         return math.floor(false_alarms * (len(self.held_out) + 1) + ROUNDING)
 
 
 def score_scale(train: ArrayLike) -> tuple[float, float]:
-    """The mean and the deviation of a detector's scores of its train images.
+    """Return the mean and the deviation of a detector's scores of its train images.
 
     Not of those kept out: if these decided how much each detector of an ensemble counts, they would no longer be like
     new images, and the false alarms no longer as rare as promised.
@@ -143,7 +143,7 @@ def combined_scores(
 
 
 def images_to_keep_out(images: int, share: float | None = None) -> int:
-    """How many of these good images are kept out of training, to decide by.
+    """Return how many of these good images are kept out of training, to decide by.
 
     Args:
         images: How many there are.
@@ -188,7 +188,7 @@ def check_promise(false_alarms: float, images: int, share: float | None = None) 
 
 
 def discoveries(p_values: Array, rate: float) -> Array:
-    """Which images of a batch are anomalous, such that at most a share `rate` of these is expected to be good.
+    """Return which images of a batch are anomalous, such that at most a share `rate` of these is expected to be good.
 
     That is the procedure of Benjamini and Hochberg, which holds for p-values from one set of held-out images.
     """
@@ -251,7 +251,7 @@ class Findings:
 
 
 def findings(calibration: Calibration, scores: ArrayLike, *, seed: int = 0) -> Findings:
-    """What a detector's scores of unlabelled images say about them, at the default rate of false alarms."""
+    """Return what a detector's scores of unlabelled images say about them, at the default rate of false alarms."""
     from scipy.stats import betabinom
 
     test, rate = np.asarray(scores, dtype=np.float64), calibration.default_rate

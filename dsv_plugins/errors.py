@@ -117,7 +117,7 @@ class RemoteError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception's type and message, on one line."""
+    """Return an exception's type and message, on one line."""
     try:
         message = one_line(str(error))
     except Exception:  # a foreign exception may fail even at this
@@ -126,12 +126,12 @@ def describe_error(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed: the message of an error of ours, which says all; the type too of any other."""
+    """Return why something failed: the message of an error of ours, which says all; the type too of any other."""
     return one_line(str(error)) if isinstance(error, DSVError) else describe_error(error)
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value as it is written in Python, for a line of ours that names it."""
+    """Return a value as it is written in Python, for a line of ours that names it."""
     try:
         return _shortened(one_line(repr(value)), limit)
     except Exception:  # as above
@@ -139,7 +139,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def too_late(seconds: float) -> TrainingError:
-    """The error of a training that took longer than it may."""
+    """Return the error of a training that took longer than it may."""
     return TrainingError(f"it took longer than {seconds:g} s; give it more time with --timeout, or fewer updates")
 
 
@@ -148,6 +148,6 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The question whether the most similar known name was meant; empty if none is similar."""
+    """Return the question whether the most similar known name was meant; empty if none is similar."""
     nearest = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=SIMILAR)
     return f"did you mean {nearest[0]!r}?" if nearest else ""

@@ -8,5 +8,5 @@ __all__ = ["derived_seed"]
 
 
 def derived_seed(*parts: int) -> int:
-    """One seed made of several numbers, unrelated to that of neighbouring numbers; below 2^63, as torch wants it."""
+    """Return a seed made of several numbers, unrelated to that of neighbouring numbers; below 2^63, as torch wants."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

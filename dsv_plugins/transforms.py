@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -20,18 +21,39 @@ from torch.nn import functional
 from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.plugins.interfaces import Augmentation
 
-__all__ = ["as_float", "best_device", "from_transform", "global_randomness", "resized"]
+__all__ = ["as_float", "best_device", "check_pixels", "from_transform", "global_randomness", "resized"]
 
 Layout = Literal["chw", "hwc"]
 Pixels = Literal["float", "uint8"]
+
+ROUNDING = 1e-3
+"""By which resizing may leave the range from 0 to 1: less than a step of eight-bit images."""
 
 _one_at_a_time = threading.RLock()
 """Held while the global generators are seeded: they belong to the whole process, so only one thread may use them."""
 
 
 def as_float(images: Tensor) -> Tensor:
-    """The images in floating point from 0 to 1; images that are so already are returned as they are."""
+    """Return the images in floating point from 0 to 1; images that are so already are returned as they are."""
     return images if images.is_floating_point() else images.float().div_(255)
+
+
+def check_pixels(images: Tensor) -> None:
+    """Demand pixels as uint8, or in floating point from 0 to 1.
+
+    Raises:
+        InputError: There are other values, NaN or infinite ones among them.
+    """
+    if images.dtype == torch.uint8 or images.numel() == 0:
+        return
+    lowest, highest = (float(end) for end in images.aminmax())
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
+        raise InputError("the images have values that are NaN or infinite; give pixels from 0 to 1, or uint8")
+    if lowest < -ROUNDING or highest > (1 + ROUNDING if images.is_floating_point() else 255):
+        raise InputError(
+            f"the images have values from {lowest:.3g} to {highest:.3g}; give pixels from 0 to 1 without "
+            "normalisation, or uint8 from 0 to 255"
+        )
 
 
 def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -44,7 +66,7 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
 
 
 def best_device() -> torch.device:
-    """The accelerator if there is one, else the CPU."""
+    """Return the accelerator if there is one, else the CPU."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator or torch.device("cpu")
 
@@ -124,56 +146,45 @@ class _TransformAugmentation:
         seeds = torch.randint(2**31, (len(images),), generator=generator, device=generator.device).tolist()
         augmented = torch.empty_like(images)
         with global_randomness(images.device) as seed_all:
-            for image, place, seed in zip(images, augmented, seeds, strict=True):
+            for index, seed in enumerate(seeds):
                 seed_all(seed)
                 if hasattr(self.transform, "set_random_seed"):
                     self.transform.set_random_seed(seed)
-                place.copy_(as_float(self._apply(self._given(image))))
+                image = images[index]
+                # A copy in any case: some transforms work in place.
+                given = image.mul(255).round_().byte() if self.pixels == "uint8" else image.clone()
+                augmented[index] = as_float(self._transformed(given))
         return augmented.clamp_(0, 1)
 
-    def _given(self, image: Tensor) -> Tensor:
-        """A copy of the image with the pixels that the transform wants; some transforms work in place."""
-        return image.mul(255).round_().byte() if self.pixels == "uint8" else image.clone()
-
-    def _apply(self, image: Tensor) -> Tensor:
-        """One image through the transform, from our layout into its layout and back."""
+    def _transformed(self, image: Tensor) -> Tensor:
+        """Return one image through the transform, from our layout into its layout and back."""
         given = image if self.layout == "chw" else image.permute(1, 2, 0)
+        asked = f"a {given.dtype} image of shape {tuple(given.shape)}"
+        hint = '; if it needs whole numbers from 0 to 255, give pixels="uint8"' if self.pixels == "float" else ""
+        name = getattr(self.transform, "__name__", type(self.transform).__name__)
         try:
             if self.layout == "chw":
-                returned = self.transform(image)
+                returned = self.transform(given)
             else:
-                array = given.cpu().float() if given.is_floating_point() else given.cpu()
-                returned = self.transform(image=array.contiguous().numpy())["image"]
+                array = given.float() if given.is_floating_point() else given
+                returned = self.transform(image=array.contiguous().cpu().numpy())["image"]
         except Exception as error:
-            raise PluginError(
-                f"the transform {_name(self.transform)} failed on a {given.dtype} image of shape "
-                f"{tuple(given.shape)}: {describe_error(error)}{self._hint()}"
-            ) from error
+            raise PluginError(f"the transform {name} failed on {asked}: {describe_error(error)}{hint}") from error
         result = returned
         if self.layout == "chw" and isinstance(returned, Tensor) and returned.shape[:-3] == (1,):  # kornia
             result = returned[0]
         elif self.layout == "hwc" and np.ndim(returned) == 3:
             # A copy, since torch does not take the negative strides of a flipped array.
             result = torch.from_numpy(np.array(returned)).permute(2, 0, 1)
-        if not isinstance(result, Tensor) or result.shape != image.shape or not self._fits(result):
+        if (
+            not isinstance(result, Tensor)
+            or result.shape != image.shape
+            or result.is_floating_point() != image.is_floating_point()
+            or (self.pixels == "uint8" and result.dtype != torch.uint8)
+        ):
+            is_array = isinstance(returned, (Tensor, np.ndarray))
+            what = f"{returned.dtype} of shape {tuple(returned.shape)}" if is_array else f"a {type(returned).__name__}"
             raise PluginError(
-                f"the transform {_name(self.transform)} returned {_described(returned)} for a {given.dtype} image of "
-                f"shape {tuple(given.shape)}; use one that keeps size and type{self._hint()}"
+                f"the transform {name} returned {what} for {asked}; use one that keeps size and type{hint}"
             )
         return result
-
-    def _fits(self, result: Tensor) -> bool:
-        return result.is_floating_point() if self.pixels == "float" else result.dtype == torch.uint8
-
-    def _hint(self) -> str:
-        return '; if it needs whole numbers from 0 to 255, give pixels="uint8"' if self.pixels == "float" else ""
-
-
-def _name(transform: Callable[..., Any]) -> str:
-    return str(getattr(transform, "__name__", type(transform).__name__))
-
-
-def _described(value: object) -> str:
-    if isinstance(value, (Tensor, np.ndarray)):
-        return f"{value.dtype} of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"

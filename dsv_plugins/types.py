@@ -123,7 +123,7 @@ class Candidate:
 
 
 def candidate_label(augmentation: str, params: Mapping[str, object]) -> str:
-    """A candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`. Numbers are rounded.
+    """Return a candidate as users see it everywhere, such as `cutpaste(patch_size=0.08)`. Numbers are rounded.
 
     If there are several detectors, theirs comes first, as in `patch-fusion cutpaste(patch_size=0.08)`.
     """
@@ -137,7 +137,7 @@ def candidate_label(augmentation: str, params: Mapping[str, object]) -> str:
 
 
 def _rounded(value: object) -> object:
-    """A fraction with four digits that count, which is enough to tell the points of a range apart."""
+    """Return a fraction with four digits that count, which is enough to tell the points of a range apart."""
     return float(f"{value:.4g}") if isinstance(value, float) and abs(value) < LARGE else value
 
 

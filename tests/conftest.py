@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 
 DETECTOR = "cutpaste-resnet18"
 TINY = {"image_size": 32, "width": 2, "updates": 12, "shared_updates": 8, "batch_size": 4}

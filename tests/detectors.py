@@ -51,7 +51,7 @@ def trained(images=None, *, until=None, seed=0, augmentation=None, **params):
 
 
 def weights(found):
-    return found._module.state_dict()
+    return found.network().state_dict()
 
 
 def same_weights(first, second):

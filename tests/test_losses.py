@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, pstdev
+from typing import ClassVar
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from dsv_plugins.losses import (
     distance_std,
     distance_to_test,
     dsv,
+    energy_distance,
     relative_energy,
     separability,
     set_distance,
@@ -208,13 +210,13 @@ class TestAgainstTheOracle:
         a, b = torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([[4.0]])
         assert squared_mmd(a, b, kernel="rbf") == squared_mmd(a, b, kernel="rbf", bandwidth=3.0)
 
-    @pytest.mark.parametrize("rows", [3, 5, 7])
-    def test_any_partition_into_blocks_gives_the_same(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("elements", [1, 60, 100])
+    def test_any_partition_into_blocks_gives_the_same(self, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
         sets = clusters(17, 16, 23, width=3)
         losses: list[Loss] = [discordance, separability, dsv]
         whole = [float(loss(*sets.tensors)) for loss in losses]
         whole += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
-        monkeypatch.setattr("dsv_plugins.distances.BLOCK_ROWS", rows)
+        monkeypatch.setattr("dsv_plugins.distances.BLOCK_ELEMENTS", elements)
         blocks = [float(loss(*sets.tensors)) for loss in losses]
         blocks += [float(distance_std(sets.train, sets.test)), float(squared_mmd(sets.train, sets.test, kernel="rbf"))]
         assert blocks == pytest.approx(whole, rel=1e-12)
@@ -279,7 +281,6 @@ class TestResamples:
             assert result[name].tolist() == pytest.approx(losses, rel=1e-6), name
 
     def test_few_resamples_of_many_rows(self) -> None:
-        """Their distances are computed resample by resample: they have hardly a pair in common."""
         train, _, test = clusters(40, 40, 900).tensors
         rows = torch.randint(900, (2, 30), generator=torch.Generator().manual_seed(0))
         together = relative_energy(train, test, resamples=rows)
@@ -323,13 +324,16 @@ class TestInvariances:
         sets = clusters(30, 20, 10)
         assert float(set_distance(sets.train, sets.test)) == pytest.approx(float(set_distance(sets.test, sets.train)))
 
-    def test_inputs_and_the_global_random_state_are_left_alone(self) -> None:
+    def test_inputs_and_the_global_random_state_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dsv_plugins.losses.MAX_PAIRS", 10)
+        monkeypatch.setattr("dsv_plugins.losses.SAMPLE", 4)
         sets = clusters(30, 20, 10)
         copies = [each.clone() for each in sets.tensors]
         torch.manual_seed(1)
         state = torch.get_rng_state()
-        dsv(*sets.tensors, max_pairs=10, sample=4)
-        squared_mmd(sets.train, sets.test, kernel="rbf", max_pairs=10, sample=4)
+        set_distance(sets.train, sets.test, max_pairs=10, sample=4)
+        dsv(*sets.tensors)
+        squared_mmd(sets.train, sets.test, kernel="rbf")
         assert torch.equal(torch.get_rng_state(), state)
         assert all(torch.equal(*pair) for pair in zip(sets.tensors, copies, strict=True))
 
@@ -485,24 +489,42 @@ class TestSampling:
 
         assert float(estimate(3)) == float(estimate(3)) != float(estimate(4))
 
-    @pytest.mark.parametrize("loss", [discordance, separability, dsv])
-    def test_the_losses_pass_the_limits_on(self, loss: Loss) -> None:
-        exact = loss(*self.sets.tensors)
-        sampled = loss(*self.sets.tensors, max_pairs=1000, sample=400, seed=1)
-        assert float(sampled) != float(exact)
-        assert float(sampled) == pytest.approx(float(exact), rel=0.05)
+    @pytest.fixture
+    def few_pairs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lower the limit past which the losses sample, which is that of 23,000 rows."""
+        monkeypatch.setattr("dsv_plugins.losses.MAX_PAIRS", 1000)
+        monkeypatch.setattr("dsv_plugins.losses.SAMPLE", 400)
 
-    def test_the_others_pass_the_limits_on(self) -> None:
+    losses: ClassVar[dict[str, Loss]] = {
+        "discordance": discordance,
+        "separability": separability,
+        "dsv": dsv,
+        "distance_to_test": distance_to_test,
+        "concentration": lambda train, augmented, _: concentration(train, augmented),
+        "distance_std": lambda train, _, test: distance_std(train, test),
+        "squared_mmd": lambda train, _, test: squared_mmd(train, test, kernel="rbf"),
+        "energy_distance": lambda train, _, test: energy_distance(train, test),
+        "relative_energy": lambda train, _, test: relative_energy(train, test),
+        "shift_cosine": shift_cosine,
+    }
+
+    @pytest.mark.parametrize("name", losses)
+    def test_the_losses_of_large_sets_are_those_of_samples(self, name: str, request: pytest.FixtureRequest) -> None:
+        loss = self.losses[name]
+        exact = float(loss(*self.sets.tensors))
+        request.getfixturevalue("few_pairs")
+        sampled = float(loss(*self.sets.tensors))
+        assert sampled != exact
+        assert sampled == pytest.approx(exact, rel=0.25)
+        assert float(loss(*self.sets.tensors)) == sampled, "the draw is seeded"
+
+    @pytest.mark.usefixtures("few_pairs")
+    def test_resamples_name_their_rows_so_test_is_never_sampled(self) -> None:
         train, augmented, test = self.sets.tensors
-        functions: list[Loss] = [
-            lambda **limits: concentration(train, augmented, **limits),
-            lambda **limits: distance_std(train, test, **limits),
-            lambda **limits: squared_mmd(train, test, kernel="rbf", **limits),
-        ]
-        for function in functions:
-            exact, sampled = function(), function(max_pairs=1000, sample=400)
-            assert float(sampled) != float(exact)
-            assert float(sampled) == pytest.approx(float(exact), rel=0.25)
+        every_row = torch.arange(len(test))[None]
+        distances = oracle_distances((train.tolist() + augmented.tolist())[::7], test.tolist())
+        loss = distance_to_test(train[::7], augmented[::7], test, resamples=every_row)
+        assert float(loss) == pytest.approx(fmean(distances), rel=1e-9)
 
     def test_a_set_against_itself_has_no_bias(self) -> None:
         """The two samples are drawn apart: a row meets itself as often as in the exact mean."""

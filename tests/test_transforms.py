@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 import dsv_plugins
 from dsv_plugins import Augmentation, AugmentationPlugin, InputError, PluginError, from_transform
 from dsv_plugins.testing import check_augmentation
-from dsv_plugins.transforms import as_float, best_device, resized
+from dsv_plugins.transforms import as_float, best_device, check_pixels, resized
 
 
 def images(count: int = 4) -> torch.Tensor:
@@ -217,6 +217,14 @@ def test_integers_become_floats_from_zero_to_one_and_floats_stay_as_they_are() -
     assert as_float(integers).tolist() == pytest.approx([0, 0.2, 1])
     floats = torch.rand(3)
     assert as_float(floats) is floats
+
+
+def test_what_resizing_rounds_is_still_a_pixel_and_no_images_are_no_fault() -> None:
+    check_pixels(torch.tensor([-1e-6, 0.0, 1.0, 1 + 1e-6]))
+    check_pixels(torch.tensor([0, 255], dtype=torch.int16))
+    check_pixels(torch.empty(0, 3, 8, 8))
+    with pytest.raises(InputError, match="values from 0 to 256"):
+        check_pixels(torch.tensor([0, 256], dtype=torch.int16))
 
 
 def test_resized_images_are_square_floats_and_those_of_that_size_keep_their_pixels() -> None:

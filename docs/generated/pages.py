@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from dsv_plugins import build_registry
+from dsv_plugins.plugins.discovery import DISTRIBUTION
 from dsv_plugins.plugins.records import RECORDS
-from dsv_plugins.plugins.registry import DISTRIBUTION
 from dsv_plugins.testing._suite import names_of
 
 __all__ = ["PAGES", "packages", "with_tables"]

@@ -1,44 +1,41 @@
-"""One cell of the benchmark: a task, an augmentation and a seed, with the AUC of every candidate and method."""
+"""One cell of the benchmark: a task, an augmentation and a seed, with the AUC of every method on every test set.
+
+Changed test sets have fewer anomalies, or normal images brighter than the train images. The selectors judge the trained
+candidates again; nothing is trained. Labels are only used to change the test sets and to compute AUCs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
 
-from dsv_plugins.bench.aucs import auc_of, ensemble_auc
-from dsv_plugins.bench.methods import AVERAGE, DEFAULT, MAIN, RANDOM, Method, losses_of
-from dsv_plugins.bench.theory import Theory, theory_of
+from dsv_plugins.bench.methods import DEFAULT, WEIGHTED, WORST, auc_of, losses_of, method_aucs, method_values
+from dsv_plugins.bench.studies import Trained
 from dsv_plugins.errors import TrainingError
+from dsv_plugins.losses import concentration, discordance, separability, set_distance
 from dsv_plugins.plugins.registry import Registry
-from dsv_plugins.plugins.search import choose, rank
-from dsv_plugins.study.ensemble import shares_by_loss
-from dsv_plugins.study.serialise import finite_or_none
-from dsv_plugins.types import Evaluation
+from dsv_plugins.plugins.search import choose
+from dsv_plugins.seeding import derived_seed
+from dsv_plugins.study.bootstrap import on_rows
+from dsv_plugins.types import Embeddings
 
-__all__ = ["BEST_THREE", "ENSEMBLE", "MODEL", "POOLED", "WEIGHTED", "Cell", "MeasuredCandidate", "measure"]
+__all__ = ["DRAWS", "FULL", "POOLED", "Cell", "measure", "theory_of", "thinned_rows", "vary"]
 
 POOLED = "all together"
 """The pool of the candidates of all augmentations; no plugin's name contains a space."""
-ENSEMBLE, BEST_THREE = "Ensemble", f"Ensemble of {DEFAULT}'s best 3"
-"""All candidates as one, each counted alike, and the best three by the default selector."""
-MODEL = "model"
-"""Stands for the model that a study keeps, in place of a candidate's id."""
-WEIGHTED = {f"Weighted by {name}": name for name in dict.fromkeys((DEFAULT, MAIN))}
-"""All candidates as one, weighted by the losses of a selector: what a study keeps by default is the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCandidate:
-    """One candidate: its hyperparameters, its AUC, the quantities of the theory, and pixel measures if it has any."""
-
-    augmentation: str
-    params: Mapping[str, object]
-    auc: float
-    theory: Theory
-    pixels: Mapping[str, float] = field(default_factory=dict)
+FULL = "full"
+"""The test set as it is."""
+DRAWS = 5
+"""How often anomalies are drawn for a share."""
+RELATIVE = ("h_d", "h_s", "discordance", "separability", "concentration")
+"""The quantities of the theory that are divided by d(train, augmented)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +46,11 @@ class Cell:
         task: Name of the task.
         augmentation: Name of the augmentation, or `POOLED`.
         seed: Seed of the trainings.
-        candidates: The pool, in grid order.
-        losses: The loss of each candidate by each method; NaN for an unusable one.
-        random: AUC of the training whose hyperparameters were redrawn for every image; None if there is none.
-        ensembles: AUC of several candidates as one.
-        model_pixels: The pixel measures of all candidates as one, if the study keeps that.
+        candidates: What is known of each candidate of the pool, in grid order: augmentation, params, auc, pixels, and
+            the quantities of the theory.
+        losses: The loss of each candidate by each selector; NaN for an unusable one.
+        aucs: The AUC of each method, by test set.
+        pixels: What each method has of each pixel measure; empty if a candidate has none.
         seconds: How long the study took; None if it was interrupted.
         notes: Remarks on the measurement, a line each.
     """
@@ -61,133 +58,139 @@ class Cell:
     task: str
     augmentation: str
     seed: int
-    candidates: Sequence[MeasuredCandidate]
+    candidates: Sequence[Mapping[str, Any]]
     losses: Mapping[str, Sequence[float]]
-    random: float | None = None
-    ensembles: Mapping[str, float] = field(default_factory=dict)
-    model_pixels: Mapping[str, float] = field(default_factory=dict)
+    aucs: Mapping[str, Mapping[str, float]]
+    pixels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float | None = None
     notes: Sequence[str] = ()
 
     @property
     def pool(self) -> list[float]:
-        """The AUC of each candidate."""
-        return [candidate.auc for candidate in self.candidates]
-
-    @property
-    def aucs(self) -> dict[str, float]:
-        """The AUC of each method: the mean of the pool, the random training, ensembles, each selector's choice."""
-        random = {} if self.random is None else {RANDOM: self.random}
-        return {AVERAGE: float(np.mean(self.pool)), **random, **self.ensembles, **self._chosen(self.pool)}
-
-    def pixels(self, measure: str) -> dict[str, float]:
-        """The mean of a pixel measure of the pool, each selector's choice, and the best; empty if one has none."""
-        pool = [candidate.pixels[measure] for candidate in self.candidates if measure in candidate.pixels]
-        if len(pool) < len(self.candidates):
-            return {}
-        model = {next(iter(WEIGHTED)): self.model_pixels[measure]} if measure in self.model_pixels else {}
-        return {AVERAGE: float(np.mean(pool)), **self._chosen(pool), **model, "best": max(pool)}
-
-    @property
-    def best(self) -> float:
-        """The AUC of the best candidate."""
-        return max(self.pool)
-
-    @property
-    def worst(self) -> float:
-        """The AUC of the worst candidate."""
-        return min(self.pool)
-
-    def _chosen(self, pool: Sequence[float]) -> dict[str, float]:
-        """What each selector's choice has, of a value for each candidate."""
-        return {label: pool[choose(losses)] for label, losses in self.losses.items()}
+        """Return the AUC of each candidate."""
+        return [candidate["auc"] for candidate in self.candidates]
 
     def as_json(self) -> dict[str, Any]:
-        """The cell as one JSON object; a value that is not finite is null."""
-        candidates = []
-        for candidate in self.candidates:
-            theory = {name: finite_or_none(value) for name, value in asdict(candidate.theory).items()}
-            entry = {"augmentation": candidate.augmentation, "params": dict(candidate.params), "auc": candidate.auc}
-            candidates.append({**entry, "pixels": dict(candidate.pixels), **theory})
-        return {
-            "task": self.task,
-            "augmentation": self.augmentation,
-            "seed": self.seed,
-            "auc": {**self.aucs, "best": self.best, "worst": self.worst},
-            "pixels": {name: self.pixels(name) for name in self.candidates[0].pixels},
-            "seconds": self.seconds,
-            "choices": {label: choose(losses) for label, losses in self.losses.items()},
-            "losses": {label: [finite_or_none(loss) for loss in losses] for label, losses in self.losses.items()},
-            "candidates": candidates,
-            "notes": list(self.notes),
-        }
+        """Return the cell on the full test set as one JSON object."""
+        content = asdict(self)
+        choices = {name: choose(losses) for name, losses in self.losses.items()}
+        return {**content, "auc": content.pop("aucs")[FULL], "choices": choices}
 
 
-def measure(
-    name: tuple[str, str, int],
-    evaluations: Sequence[Evaluation],
-    labels: Sequence[bool],
-    *,
-    methods: Sequence[Method],
-    registry: Registry,
-    random: float | None = None,
-    seconds: float | None = None,
-    pixels: Mapping[str, Mapping[str, float]] = {},
-    notes: Sequence[str] = (),
-) -> Cell:
-    """A pool of trained candidates, measured.
+def measure(name: tuple[str, str, int], pool: Trained, selectors: Sequence[str], registry: Registry) -> Cell:
+    """Measure a pool of trained candidates on the full test set.
 
-    The methods see the evaluations, which contain no labels; the labels are only used for the AUCs of the choices.
+    The selectors see the evaluations, which contain no labels; the labels are only used for the AUCs of the choices.
 
     Args:
         name: Task, augmentation and seed.
-        evaluations: The pool.
-        labels: Whether each test image is anomalous, in the order of the evaluations.
-        methods: The methods to compare.
+        pool: The candidates.
+        selectors: The selectors to compare.
         registry: Where the selectors are found.
-        random: AUC of the random training.
-        seconds: How long the study took.
-        pixels: The pixel measures of each candidate that has any, by its id, and of the `MODEL`.
-        notes: Remarks made so far.
 
     Raises:
         TrainingError: No candidate has usable scores.
     """
-    usable = [evaluation for evaluation in evaluations if evaluation.scores.test.isfinite().all()]
-    rejected = [evaluation.candidate for evaluation in evaluations if evaluation not in usable]
+    usable, labels = pool.usable, pool.labels
     if not usable:
         raise TrainingError("no candidate has test scores that are all finite, so none has an AUC")
-    losses, problems = losses_of(methods, usable, registry)
+    losses, problems = losses_of(selectors, usable, registry)
+    rejected = [each.candidate for each in pool.evaluations if each not in usable]
+    candidates = [
+        {
+            "augmentation": each.candidate.augmentation,
+            "params": dict(each.candidate.params),
+            "auc": auc_of(each, labels),
+            "pixels": dict(pool.pixels.get(each.candidate.id, {})),
+            **theory_of(each.embeddings, labels),
+        }
+        for each in usable
+    ]
+    measures = pd.DataFrame([each["pixels"] for each in candidates]).dropna(axis=1)  # those that all candidates have
+    pixels = {measure: method_values(values.tolist(), losses) for measure, values in measures.items()}
+    for measure, found in pixels.items():
+        del found[WORST]
+        if measure in pool.model_pixels:
+            found[f"{WEIGHTED}{DEFAULT}"] = pool.model_pixels[measure]
     return Cell(
         *name,
-        candidates=[
-            MeasuredCandidate(
-                augmentation=evaluation.candidate.augmentation,
-                params=evaluation.candidate.params,
-                auc=auc_of(evaluation, labels),
-                theory=theory_of(evaluation.embeddings, labels),
-                pixels=pixels.get(evaluation.candidate.id, {}),
-            )
-            for evaluation in usable
-        ],
+        candidates=candidates,
         losses=losses,
-        random=random,
-        ensembles=_ensembles(usable, labels, losses),
-        model_pixels=pixels.get(MODEL, {}),
-        seconds=seconds,
-        notes=[*notes, *(f"{candidate} has scores that are not finite" for candidate in rejected), *problems],
+        aucs={FULL: method_aucs(usable, labels, losses, pool.random)},
+        pixels=pixels,
+        seconds=pool.seconds,
+        notes=[*pool.notes, *(f"{each} has scores that are not finite" for each in rejected), *problems],
     )
 
 
-def _ensembles(
-    evaluations: Sequence[Evaluation], labels: Sequence[bool], losses: Mapping[str, Sequence[float]]
-) -> dict[str, float]:
-    members = {ENSEMBLE: evaluations}
-    if DEFAULT in losses:
-        members[BEST_THREE] = [evaluations[place] for place in rank(losses[DEFAULT])[:3]]
-    weighted = {
-        label: ensemble_auc(evaluations, labels, shares_by_loss(losses[name]))
-        for label, name in WEIGHTED.items()
-        if name in losses
+def theory_of(embeddings: Embeddings, labels: Sequence[bool]) -> dict[str, float]:
+    """Return the theory's quantities for one candidate, by name.
+
+    Let A be the anomalous test embeddings and D = d(train, augmented).
+
+    - alignment: d(augmented, A), which is small for a good choice.
+    - h_d: (d(train, A) + d(augmented, A)) / D - 1, which is 0 if the anomalies lie between train and augmented.
+    - h_s: d(train, A) / D, how far the anomalies are from the normals. It is the other part of the alignment, since
+      d(augmented, A) = D · (h_d - h_s + 1) exactly. With normals in one point and anomalies in one direction, L_sep is
+      √(γ(1 - γ)) · h_s for a share γ of anomalies, hence at most half of it.
+    - discordance: L_dis, the paper's approximation of h_d.
+    - separability: L_sep without its cap, the paper's approximation of h_s.
+    - concentration: d(train, train) / D, which the theory assumes to be far below one.
+
+    Args:
+        embeddings: Of the candidate.
+        labels: Whether each test image is anomalous; both kinds must occur.
+    """
+    train, augmented, test = embeddings.train, embeddings.augmented, embeddings.test
+    anomalous = test[torch.tensor(labels)]
+    scale = float(set_distance(train, augmented))
+    alignment = float(set_distance(augmented, anomalous))
+    if not scale:
+        return {"alignment": alignment, **dict.fromkeys(RELATIVE, math.nan)}
+    from_train = float(set_distance(train, anomalous))
+    return {
+        "alignment": alignment,
+        "h_d": (from_train + alignment) / scale - 1,
+        "h_s": from_train / scale,
+        "discordance": float(discordance(train, augmented, test)),
+        "separability": float(separability(train, augmented, test)),
+        "concentration": float(concentration(train, augmented)),
     }
-    return {**{name: ensemble_auc(chosen, labels) for name, chosen in members.items()}, **weighted}
+
+
+def vary(
+    pool: Trained, thin: Sequence[float], selectors: Sequence[str], registry: Registry, *, seed: int
+) -> dict[str, dict[str, float]]:
+    """Return the AUC of each method on each changed test set, by the name of the change.
+
+    With fewer anomalies, the AUC of a choice is that on the full test set, which is the better estimate, and the mean
+    over the draws; with brighter normals, it is that on the changed test set. A share for which there are too few
+    anomalies is left out, and so is a selector that fails in one draw.
+    """
+    varied: dict[str, dict[str, float]] = {}
+    for share in thin:
+        draws = []
+        for rows in thinned_rows(pool.labels, share, seed):
+            losses, _ = losses_of(selectors, [on_rows(each, {"test": rows}) for each in pool.usable], registry)
+            draws.append(method_aucs(pool.usable, pool.labels, losses))
+        if draws:
+            varied[f"{100 * share:g}% anomalies"] = pd.DataFrame(draws).dropna(axis=1).mean().to_dict()
+    for name, brighter in pool.brighter.items():
+        losses, _ = losses_of(selectors, brighter, registry)
+        varied[name] = method_aucs(brighter, pool.labels, losses)
+    return varied
+
+
+def thinned_rows(labels: Sequence[bool], share: float, seed: int) -> Iterator[Tensor]:
+    """Yield the rows of each draw: all normal images, and as many anomalous ones as make up this share of the whole.
+
+    At least one is anomalous; there are no draws if too few are. Candidates of one task and seed share the draws.
+    """
+    anomalous = np.flatnonzero(labels)
+    normal = np.flatnonzero(~np.asarray(labels))
+    count = max(1, round(share / (1 - share) * len(normal)))
+    if count > len(anomalous):
+        return
+    for draw in range(DRAWS):
+        generator = np.random.default_rng(derived_seed(seed, draw, count))
+        yield torch.from_numpy(np.sort([*normal, *generator.choice(anomalous, count, replace=False)]))

@@ -41,7 +41,7 @@ def write_demo_task(folder: Path, texture: str = "gravel", seed: int = 0) -> Non
 
 
 def _scratch(image: Pixels, generator: np.random.Generator) -> Pixels:
-    """A thin, slightly bent line, brighter or darker than the ground."""
+    """Draw a thin, slightly bent line, brighter or darker than the ground."""
     angle, length = generator.uniform(0, np.pi), generator.uniform(18, 40)
     centre = generator.uniform(14, SIDE - 14, 2)
     along = np.array([np.cos(angle), np.sin(angle)])
@@ -57,7 +57,7 @@ def _scratch(image: Pixels, generator: np.random.Generator) -> Pixels:
 
 
 def _blot(image: Pixels, generator: np.random.Generator) -> Pixels:
-    """An irregular dark blob of several overlapping ellipses."""
+    """Draw an irregular dark blob of several overlapping ellipses."""
     centre = generator.uniform(12, SIDE - 12, 2)
     parts = [(centre + generator.uniform(-3, 3, 2), generator.uniform(2, 5, 2)) for _ in range(4)]
 
@@ -70,7 +70,7 @@ def _blot(image: Pixels, generator: np.random.Generator) -> Pixels:
 
 
 def _stain(image: Pixels, generator: np.random.Generator) -> Pixels:
-    """A soft change of brightness with no edge."""
+    """Draw a soft change of brightness with no edge."""
     centre, spread = generator.uniform(16, SIDE - 16, 2), generator.uniform(4, 9, 2)
     rows, columns = np.mgrid[:SIDE, :SIDE]
     fade: Pixels = np.exp(-(((columns - centre[0]) / spread[0]) ** 2 + ((rows - centre[1]) / spread[1]) ** 2) / 2)
@@ -78,7 +78,7 @@ def _stain(image: Pixels, generator: np.random.Generator) -> Pixels:
 
 
 def _hole(image: Pixels, generator: np.random.Generator) -> Pixels:
-    """A small round hole, nearly black, with a bright rim."""
+    """Draw a small round hole, nearly black, with a bright rim."""
     centre, radius = generator.uniform(10, SIDE - 10, 2), generator.uniform(2, 4)
 
     def disc(grown: float) -> Pixels:
@@ -95,7 +95,7 @@ DEFECTS: Mapping[str, Draw] = {"scratch": _scratch, "blot": _blot, "stain": _sta
 
 
 def _drawn(draw: Callable[[ImageDraw.ImageDraw, int], None]) -> Pixels:
-    """What is drawn, from 0 to 1, with smooth edges."""
+    """Return what is drawn, from 0 to 1, with smooth edges."""
     large = Image.new("L", (SIDE * OVERSAMPLING, SIDE * OVERSAMPLING))
     draw(ImageDraw.Draw(large), OVERSAMPLING)
     return np.asarray(large.resize((SIDE, SIDE), Image.Resampling.BOX), dtype=np.float64) / 255

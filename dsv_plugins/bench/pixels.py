@@ -1,7 +1,7 @@
-"""The pixel AUROC of heatmaps, from masks of defects: `TASK/ground_truth/DEFECT/NAME_mask.png`, or `NAME.png`.
+"""Pixel measures of heatmaps, from masks of defects: `TASK/ground_truth/DEFECT/NAME_mask.png`, or `NAME.png`.
 
 Heatmaps are resized to the size at which the images are stored, as is usual, and so are the masks. At the size of the
-heatmaps, which may be far smaller, a defect would grow to the places that it touches, and the number would depend on
+heatmaps, which may be far smaller, a defect would grow to the patches that it touches, and the number would depend on
 the detector's grid.
 """
 
@@ -18,21 +18,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import label
 
-from dsv_plugins.bench.cells import MODEL, Cell
-from dsv_plugins.bench.frames import cell_frame, strict_means
-from dsv_plugins.bench.table import Table
+from dsv_plugins.data.images import FORMATS
 from dsv_plugins.errors import InputError, reason_of
 from dsv_plugins.run.artifacts import open_images, read_image_index
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.model_folder import load_model_heatmaps
-from dsv_plugins.study.result import Result
 
-__all__ = ["AUPRO", "AUROC", "PIMO", "Masks", "measure_pixels", "pixel_measures", "pixels_tables", "read_masks"]
+__all__ = ["AUPRO", "AUROC", "MEASURES", "PIMO", "Masks", "pixel_measures", "read_masks"]
 
 Array = NDArray[Any]
 
-AUROC, AUPRO, PIMO = "auroc", "aupro", "pimo"
-TITLES = {AUROC: "pixel AUROC", AUPRO: "AUPRO to 30 % of the good pixels", PIMO: "PIMO"}
+MEASURES = AUROC, AUPRO, PIMO = "auroc", "aupro", "pimo"
 PRO_LIMIT = 0.3
 PIMO_RANGE = 1e-5, 1e-4
 
@@ -52,34 +47,8 @@ class Masks:
     notes: Sequence[str]
 
 
-def measure_pixels(
-    result: Result, ground_truth: Path, labels: Sequence[bool]
-) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """The measures of each candidate's heatmaps by its id, and which images are left out, a line each.
-
-    Those of the model are under `MODEL`. There are none if the task has no masks, or the detector no heatmaps.
-
-    Args:
-        result: A finished study.
-        ground_truth: The folder of the masks.
-        labels: Whether each test image is anomalous.
-    """
-    if not ground_truth.is_dir():
-        return {}, []
-    masks = read_masks(result.run, ground_truth, labels)
-    measured: dict[str, dict[str, float]] = {}
-    for entry in result.candidates:
-        heatmaps = result.heatmaps(entry.candidate) if entry.status == "finished" else None
-        if heatmaps is not None:
-            measured[entry.candidate.id] = pixel_measures(heatmaps, masks)
-    own = load_model_heatmaps(RunFolder(result.run)) if len(result.shares) > 1 else None
-    if own is not None:
-        measured[MODEL] = pixel_measures(own, masks)
-    return {name: found for name, found in measured.items() if found}, list(masks.notes) if measured else []
-
-
 def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
-    """The masks of a run's test images, at the size at which these are stored; good images need none."""
+    """Return the masks of a run's test images, at the size at which these are stored; good images need none."""
     data = RunFolder(run).data
     files = [Path(file) for file in read_image_index(data).files["test"]]
     height, width = open_images(data, "test").shape[-2:]
@@ -96,7 +65,7 @@ def read_masks(run: Path, ground_truth: Path, labels: Sequence[bool]) -> Masks:
 
 
 def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
-    """The AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite, or no pixel is defective, or all are.
+    """Return the AUROC of all pixels, AUPRO and PIMO; empty if a value is not finite or all pixels are of one kind.
 
     AUPRO (Bergmann et al. 2021) is the mean share of each defect that is found, averaged over thresholds at which up to
     30 % of the good pixels are found too. PIMO (Bertoldo et al. 2024) is the share of each image's defects, averaged
@@ -132,36 +101,14 @@ def pixel_measures(heatmaps: Array, masks: Masks) -> dict[str, float]:
 
 
 def _hotter(known: Array, values: Array) -> Array:
-    """The share of known values, in rising order, that is above each value, ties by half."""
+    """Return the share of known values, in rising order, that is above each value, ties by half."""
     below = np.mean([np.searchsorted(known, values, side) for side in ("left", "right")], axis=0)
     shares: Array = 1 - below / len(known)
     return shares
 
 
-def pixels_tables(cells: Sequence[Cell]) -> list[Table]:
-    """The mean of each pixel measure for each method over the tasks that have masks, for each augmentation."""
-    tables = []
-    for name, title in TITLES.items():
-        measured = [cell for cell in cells if cell.pixels(name)]
-        if not measured:
-            continue
-        frame = cell_frame(measured, lambda cell, name=name: cell.pixels(name))  # type: ignore[misc]
-        counts = [len({cell.task for cell in some}) for some in (measured, cells)]
-        tables.append(
-            Table(
-                f"pixels-{name}",
-                f"Average {title}",
-                strict_means(strict_means(frame, "augmentation", "task"), "augmentation"),
-                note=f"Of the heatmaps of the same choices, over all pixels of the test images; mean over the "
-                f"{counts[0]} of {counts[1]} tasks with masks. Average is the mean of the candidates, best the highest "
-                "of one.",
-            )
-        )
-    return tables
-
-
 def _mask(folder: Path, name: str, height: int, width: int) -> Array:
-    """Which pixels of one image are defective.
+    """Return which pixels of one image are defective.
 
     Raises:
         InputError: There is no such mask, or it cannot be read.
@@ -171,7 +118,7 @@ def _mask(folder: Path, name: str, height: int, width: int) -> Array:
     if file is None:
         raise InputError(f"{folder} has no {files[0].name}")
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             drawn = np.asarray(image.convert("L")) > 0  # some masks have 0 and 1, others 0 and 255
     except Exception as error:  # Pillow raises many kinds on damaged files
         raise InputError(f"{file} cannot be read as an image ({reason_of(error)})") from error

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from dsv_plugins.bench.aucs import auc_of, labels_of, measure_aucs
-from dsv_plugins.bench.cells import MODEL, POOLED, Cell, measure
-from dsv_plugins.bench.methods import DEFAULT, installed_methods, usable_selectors
-from dsv_plugins.bench.pixels import measure_pixels
-from dsv_plugins.bench.random_run import random_study
-from dsv_plugins.bench.reuse import reuse_work
-from dsv_plugins.bench.rivals import Rival, rival_study
+from dsv_plugins.bench.cells import POOLED, Cell, measure, vary
+from dsv_plugins.bench.methods import DEFAULT, installed_selectors, usable_selectors
+from dsv_plugins.bench.studies import (
+    Trained,
+    brightened,
+    random_study,
+    read_study,
+    reuse_work,
+    rival_study,
+)
 from dsv_plugins.bench.tasks import Task
-from dsv_plugins.bench.time_left import TimeLeft
-from dsv_plugins.bench.variations import Variations, VariedAUCs, vary
 from dsv_plugins.errors import DSVError, InputError, StoreError, TrainingError, reason_of
 from dsv_plugins.plugins.registry import Registry, build_registry
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.run import Run
 from dsv_plugins.study.plan import plan_study
-from dsv_plugins.study.result import Result
 from dsv_plugins.study.study import Study
 from dsv_plugins.training.job import threads
-from dsv_plugins.types import Evaluation
 
 __all__ = ["AUGMENTATIONS", "Bench", "BenchResult"]
 
 AUGMENTATIONS = ("cutout", "cutavg", "cutdiff", "cutpaste")
 
-Conduct = Callable[[Study], Result]
+Conduct = Callable[[Study], Run]
 Report = Callable[[str], None]
 
 
@@ -43,15 +45,13 @@ class BenchResult:
     Attributes:
         cells: For each task and seed, a cell for each augmentation and one for all of them together.
         failures: Why a part has no cell, by the name of the part.
-        varied: The AUCs of the choices on changed test sets, if any were asked for.
-        rivals: The AUC of each rival on each task, if any were asked for.
+        rivals: For each task and rival: task, detector, auc, seconds of the study (None if it was interrupted), pixels.
         merges: Whether a study of this detector keeps all candidates as one, weighted, and not its choice.
     """
 
-    cells: Sequence[Cell]
-    failures: Mapping[str, str]
-    varied: Sequence[VariedAUCs] = ()
-    rivals: Sequence[Rival] = ()
+    cells: list[Cell] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    rivals: list[dict[str, Any]] = field(default_factory=list)
     merges: bool = False
 
 
@@ -65,7 +65,8 @@ class Bench:
         augmentations: Names of augmentations; each has a pool of its own, and all together form one more.
         seeds: Everything is trained once with each of them.
         settings: Further settings of every study, such as `grid` and `detector_params`.
-        variations: Changed test sets on which the trained candidates are judged again.
+        thin: Shares of the test set to which anomalies are reduced, to judge the trained candidates again.
+        brighten: A factor for the pixels of the normal test images, to judge them again; None for none.
         rivals: Names of detectors that learn without augmentations, to compare with on each task.
     """
 
@@ -74,7 +75,8 @@ class Bench:
     augmentations: Sequence[str] = AUGMENTATIONS
     seeds: Sequence[int] = (0,)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    variations: Variations = field(default_factory=Variations)
+    thin: Sequence[float] = ()
+    brighten: float | None = None
     rivals: Sequence[str] = ()
 
     def run(self, conduct: Conduct, report: Report) -> BenchResult:
@@ -88,19 +90,18 @@ class Bench:
             InputError: A setting is wrong.
             StoreError: A run folder cannot be used; what was finished is kept.
         """
-        registry = build_registry(self.settings.get("plugins", ()))
         self._check()
-        work = _Work(self, registry, conduct, report)
-        for task in self.tasks:
-            for seed in self.seeds:
-                work.measure_task(task, seed)
-            work.measure_rivals(task)
-        study = self.study(self.tasks[0], self.augmentations[0], self.seeds[0], registry)
-        merges = plan_study(study, registry).merges
-        return BenchResult(work.cells, work.failures, work.varied, work.rivals, merges)
+        work = _Work(self, conduct, report)
+        with threads(int(self.settings.get("threads", 1))):  # as in a study, whose losses are then the same
+            for task in self.tasks:
+                for seed in self.seeds:
+                    work.measure_task(task, seed)
+                for rival in self.rivals:
+                    work.measure_rival(task, rival)
+        return work.result
 
     def study(self, task: Task, augmentation: str, seed: int, registry: Registry) -> Study:
-        """The study of one cell, with all selectors, so that its run folder shows what each of them chose.
+        """Return the study of one cell, with all selectors, so that its run folder shows what each of them chose.
 
         The default selector decides what the run folder keeps. How clear each choice is, is not measured: it would take
         longer than the choices, and the labels tell more.
@@ -118,7 +119,7 @@ class Bench:
 
     @property
     def holdout(self) -> float:
-        """The share of the train images that every study keeps out of training."""
+        """Return the share of held-out train images of every study."""
         return float(self.settings.get("holdout", 0.0))
 
     def _check(self) -> None:
@@ -128,38 +129,29 @@ class Bench:
             raise InputError(f"seeds is {given}; give whole numbers of at least 0, each once, as in 0,1,2")
         if not self.tasks or not self.augmentations or len(set(self.augmentations)) < len(self.augmentations):
             raise InputError("give at least one task and one augmentation, and each augmentation once")
-        self.variations.check()
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The trained candidates of one cell, and what the labels say of them.
-
-    Attributes:
-        evaluations: The candidates.
-        labels: Whether each test image is anomalous.
-        pixels: The pixel measures of each candidate that has any, by its id.
-    """
-
-    evaluations: Sequence[Evaluation]
-    labels: Sequence[bool]
-    pixels: Mapping[str, Mapping[str, float]]
+        if len(set(self.thin)) < len(self.thin):
+            raise InputError(f"thin has a share twice: {', '.join(map(str, self.thin))}; give each once")
+        for share in self.thin:
+            if not 0 < share < 1:
+                raise InputError(f"thin has the share {share}; give shares of the test set between 0 and 1")
+        if self.brighten is not None and not self.brighten > 0:
+            raise InputError(f"brighten is {self.brighten}; give a factor above 0, as 1.05")
 
 
 class _Work:
     """A benchmark that is running."""
 
-    def __init__(self, bench: Bench, registry: Registry, conduct: Conduct, report: Report) -> None:
+    def __init__(self, bench: Bench, conduct: Conduct, report: Report) -> None:
         self.bench = bench
-        self.registry = registry
+        self.registry = build_registry(bench.settings.get("plugins", ()))
         self.conduct = conduct
         self.report = report
-        self.methods = installed_methods(registry, holdout=bench.holdout)
-        self.cells: list[Cell] = []
-        self.failures: dict[str, str] = {}
-        self.varied: list[VariedAUCs] = []
-        self.rivals: list[Rival] = []
-        self.time_left = TimeLeft(dict(self._planned()))
+        self.selectors = installed_selectors(self.registry, holdout=bench.holdout)
+        studies = list(self._studies())
+        merges = [plan_study(study, self.registry).merges for study in studies]  # refuses wrong settings
+        self.result = BenchResult(merges=merges[0])
+        self.folders = [RunFolder(study.folder()) for study in studies]
+        self.started, self.missing_at_start = time.monotonic(), self._missing()
 
     def measure_task(self, task: Task, seed: int) -> None:
         """Add the cells of one task and seed; a part that fails is reported, and the others are still measured."""
@@ -167,117 +159,76 @@ class _Work:
             task.check_labels()
             pools = []
             for augmentation in self.bench.augmentations:
-                part = f"{task.name}, {augmentation}, seed {seed}"
-                self.report("; ".join(filter(None, (part, str(self.time_left)))))
-                with self._reported(part):
-                    pools.append(self._measure(task, augmentation, seed))
+                with self._begun(f"{task.name}, {augmentation}, seed {seed}"):
+                    pools.append(self._measure_augmentation(task, augmentation, seed))
             if len(self.bench.augmentations) > 1:
                 with self._reported(f"{task.name}, {POOLED}, seed {seed}"):
                     if len(pools) < len(self.bench.augmentations):
                         raise TrainingError("an augmentation is missing, so this pool would not be the same as others")
-                    every = [evaluation for pool in pools for evaluation in pool.evaluations]
-                    # A detector that learns without augmentations is the same candidate in each pool.
-                    evaluations = list({evaluation.candidate.id: evaluation for evaluation in every}.values())
-                    pixels = {name: found for pool in pools for name, found in pool.pixels.items() if name != MODEL}
-                    self._add((task.name, POOLED, seed), _Pool(evaluations, pools[0].labels, pixels))
+                    self._add((task.name, POOLED, seed), Trained.together(pools))
 
-    def measure_rivals(self, task: Task) -> None:
-        """Add the rivals on one task, with the first seed: they have nothing to choose."""
-        for name in self.bench.rivals:
-            part = f"{task.name}, {name}"
-            self.report("; ".join(filter(None, (part, str(self.time_left)))))
-            with self._reported(part):
-                study = self._rival(task, name)
-                reuse_work(study)
-                result = self.conduct(study)
-                labels, candidate = labels_of(result.run), result.choice.candidate
-                pixels, _ = measure_pixels(result, task.ground_truth, labels)
-                auc = auc_of(result.evaluation(candidate), labels)
-                self.rivals.append(Rival(task.name, name, auc, _seconds(result), pixels.get(candidate.id, {})))
+    def measure_rival(self, task: Task, name: str) -> None:
+        """Add a rival on one task."""
+        with self._begun(f"{task.name}, {name}"):
+            trained, _ = self._trained(self._rival(task, name), task.ground_truth)
+            pixels = trained.pixels.get(trained.evaluations[0].candidate.id, {})
+            found = {"auc": trained.model_auc, "seconds": trained.seconds, "pixels": pixels}
+            self.result.rivals.append({"task": task.name, "detector": name, **found})
 
-    def _rival(self, task: Task, name: str) -> Study:
-        study = self.bench.study(task, self.bench.augmentations[0], self.bench.seeds[0], self.registry)
-        return rival_study(study, name, self.registry)
-
-    def _measure(self, task: Task, augmentation: str, seed: int) -> _Pool:
+    def _measure_augmentation(self, task: Task, augmentation: str, seed: int) -> Trained:
         """Train and measure one cell, and return its pool."""
         study = self.bench.study(task, augmentation, seed, self.registry)
-        reuse_work(study)
-        result = self.conduct(study)
-        labels = labels_of(result.run)
-        measure_aucs(result, labels)
-        finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
-        pixels, without_masks = measure_pixels(result, task.ground_truth, labels)
-        pool = _Pool([result.evaluation(candidate) for candidate in finished], labels, pixels)
-        notes = [note for note in result.notes if note.startswith("left out")]
-        notes += [f"{entry.candidate} failed: {entry.reason}" for entry in result.candidates if entry.reason]
-        notes += without_masks
-        random = None
+        pool, result = self._trained(study, task.ground_truth)
         try:
-            random = self._random_auc(study, labels)
+            random, _ = self._trained(random_study(study, self.registry))
+            pool = replace(pool, random=random.model_auc)
         except StoreError:
             raise
         except DSVError as error:  # the other methods can still be compared
-            notes.append(f"no Random run: {error}")
-        name = (task.name, augmentation, seed)
-        cell = self._add(name, pool, random=random, seconds=_seconds(result), notes=notes)
-        with self._reported(f"{task.name}, {augmentation}, seed {seed}, variations"), threads(study.threads):
-            self.varied += vary(
-                cell,
-                pool.evaluations,
-                labels,
-                result,
-                variations=self.bench.variations,
-                methods=self.methods,
-                registry=self.registry,
-            )
+            pool = replace(pool, notes=[*pool.notes, f"no Random run: {error}"])
+        if (factor := self.bench.brighten) is not None:
+            with self._reported(f"{task.name}, {augmentation}, seed {seed}, brighter normals"):
+                pool = replace(pool, brighter={f"normals × {factor:g}": brightened(result, pool, factor)})
+        self._add((task.name, augmentation, seed), pool)
         return pool
 
-    def _random_auc(self, study: Study, labels: Sequence[bool]) -> float:
-        """The AUC of the Random baseline, which is not in the pool."""
-        random = random_study(study, self.registry)
-        reuse_work(random)
-        result = self.conduct(random)
-        return auc_of(result.evaluation(result.choice.candidate), labels)
+    def _trained(self, study: Study, ground_truth: Path | None = None) -> tuple[Trained, Run]:
+        reuse_work(study)
+        result = self.conduct(study)
+        return read_study(result, ground_truth), result
 
-    def _add(
-        self,
-        name: tuple[str, str, int],
-        pool: _Pool,
-        *,
-        random: float | None = None,
-        seconds: float | None = None,
-        notes: Sequence[str] = (),
-    ) -> Cell:
-        cell = measure(
-            name,
-            pool.evaluations,
-            pool.labels,
-            methods=self.methods,
-            registry=self.registry,
-            random=random,
-            seconds=seconds,
-            pixels=pool.pixels,
-            notes=notes,
-        )
-        self.cells.append(cell)
-        return cell
+    def _add(self, name: tuple[str, str, int], pool: Trained) -> None:
+        cell = measure(name, pool, self.selectors, self.registry)
+        self.result.cells.append(cell)
+        with self._reported("{}, {}, seed {}, variations".format(*name)):
+            varied = vary(pool, self.bench.thin, self.selectors, self.registry, seed=cell.seed)
+            self.result.cells[-1] = replace(cell, aucs={**cell.aucs, **varied})
 
-    def _planned(self) -> Iterator[tuple[Path, int]]:
-        """The run folders, and the number of trainings in each.
+    def _rival(self, task: Task, name: str) -> Study:
+        """Return the study of a rival, with the first seed: it has nothing to choose."""
+        study = self.bench.study(task, self.bench.augmentations[0], self.bench.seeds[0], self.registry)
+        return rival_study(study, name, self.registry)
 
-        Raises:
-            DSVError: A setting is wrong.
-        """
+    def _studies(self) -> Iterator[Study]:
+        """Yield the studies of all cells and rivals."""
         for task in self.bench.tasks:
+            for augmentation, seed in itertools.product(self.bench.augmentations, self.bench.seeds):
+                yield self.bench.study(task, augmentation, seed, self.registry)
             for name in self.bench.rivals:
-                yield self._rival(task, name).folder(), 1
-            for augmentation in self.bench.augmentations:
-                for seed in self.bench.seeds:
-                    study = self.bench.study(task, augmentation, seed, self.registry)
-                    yield study.folder(), len(plan_study(study, self.registry).candidates())
-                    with contextlib.suppress(DSVError):  # reported with the cell that lacks it
-                        yield random_study(study, self.registry).folder(), 1
+                yield self._rival(task, name)
+
+    def _missing(self) -> int:
+        return sum(not folder.selection.exists() for folder in self.folders)
+
+    @contextlib.contextmanager
+    def _begun(self, part: str) -> Iterator[None]:
+        """Say that this part begins, with an estimate of the time left, and report its failure."""
+        missing = self._missing()
+        finished = self.missing_at_start - missing
+        left = (time.monotonic() - self.started) / finished * missing if finished else 0
+        self.report(f"{part}; about {timedelta(seconds=round(left))} left" if left else part)
+        with self._reported(part):
+            yield
 
     @contextlib.contextmanager
     def _reported(self, part: str) -> Iterator[None]:
@@ -287,11 +238,5 @@ class _Work:
         except StoreError:
             raise
         except Exception as error:
-            reason = reason_of(error)
-            self.failures[part] = reason
-            self.report(f"{part} failed: {reason}")
-
-
-def _seconds(result: Result) -> float | None:
-    """How long the study of a result took; None if it was interrupted."""
-    return Journal(RunFolder(result.run).journal).elapsed()
+            self.result.failures[part] = reason_of(error)
+            self.report(f"{part} failed: {self.result.failures[part]}")

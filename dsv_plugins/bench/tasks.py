@@ -1,4 +1,4 @@
-"""Labelled tasks in folders, as MVTec AD and MPDD come: `TASK/train/good`, `TASK/test/good`, `TASK/test/<defect>`."""
+"""Labelled tasks in folders, as MVTec AD comes: `TASK/train/good`, `TASK/test/good` and `TASK/test/<defect>`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsv_plugins.bench.aucs import NORMAL_FOLDER
 from dsv_plugins.data.images import find_images, split_folder
 from dsv_plugins.errors import InputError
+from dsv_plugins.run.artifacts import read_image_index
+from dsv_plugins.run.folder import RunFolder
 
-__all__ = ["Task", "find_tasks"]
+__all__ = ["NORMAL_FOLDER", "Task", "find_tasks", "labels_of"]
+
+NORMAL_FOLDER = "good"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Task:
 
     @property
     def ground_truth(self) -> Path:
-        """Where masks of the defects are, if the task has any."""
+        """Return where masks of the defects are, if the task has any."""
         return self.test.parent / "ground_truth"
 
     def check_labels(self) -> None:
@@ -48,7 +51,7 @@ class Task:
 
 
 def find_tasks(folders: Sequence[Path]) -> list[Task]:
-    """The tasks that these folders are or hold, in the order given and by name below a parent.
+    """Return the tasks that these folders are or hold, in the order given and by name below a parent.
 
     Raises:
         InputError: A folder is no task and holds none, or two tasks have the same name.
@@ -61,6 +64,15 @@ def find_tasks(folders: Sequence[Path]) -> list[Task]:
             if known.test.resolve() != task.test.resolve():
                 raise InputError(f"{known.test} and {task.test} are both of a task {task.name!r}; rename a folder")
     return list(tasks.values())
+
+
+def labels_of(run: Path) -> list[bool]:
+    """Return whether each test image of a run is anomalous, in the run's order, from the folders they lie in."""
+    files = read_image_index(RunFolder(run).data).files["test"]
+    labels = [Path(file).parent.name != NORMAL_FOLDER for file in files]
+    if len(set(labels)) < 2:
+        raise InputError(f"{run} has test images of one class only; an AUC needs a folder {NORMAL_FOLDER!r} and others")
+    return labels
 
 
 def _task_folders(folder: Path) -> Iterator[Path]:

@@ -29,7 +29,10 @@ ON_TERMINAL = (
 )
 """The other tables have a row for every task and are only written to files."""
 DECIDED_HERE = frozenset(
-    {"augmentation", "selector", "keep", "search", "search_params", "rungs", "rung_factor", "seed", "skip_bad", "out"}
+    {
+        *("augmentation", "selector", "selector_params", "keep", "search", "search_params", "rungs", "rung_factor"),
+        *("seed", "skip_bad", "out"),
+    }
 )
 """Settings of a study that the benchmark decides: every selector judges every candidate."""
 
@@ -62,11 +65,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the benchmark, or resume it, and show its tables."""
-    from dsv_plugins.bench.output import FILES, describe, tabulate, write
+    from dsv_plugins.bench.output import FILES, as_text, describe, write
     from dsv_plugins.bench.protocol import Bench
+    from dsv_plugins.bench.tables import tabulate
     from dsv_plugins.bench.tasks import find_tasks
-    from dsv_plugins.bench.terminal import fitted
-    from dsv_plugins.bench.variations import Variations
     from dsv_plugins.run.remote_copy import is_address
 
     if is_address(arguments.out):
@@ -79,7 +81,8 @@ def run(arguments: Namespace) -> int:
         augmentations=_listed(arguments.augmentations),
         seeds=arguments.seeds,
         settings=settings,
-        variations=Variations(arguments.thin, arguments.brighten),
+        thin=arguments.thin,
+        brighten=arguments.brighten,
         rivals=_listed(arguments.rivals),
     )
     result = bench.run(
@@ -106,9 +109,7 @@ def run(arguments: Namespace) -> int:
     else:
         for table in tables:
             if table.name in ON_TERMINAL:
-                for part in fitted(table, terminal.width):
-                    terminal.print(part)
-                    terminal.print()
+                terminal.write(f"{as_text(table, terminal.width)}\n")
                 terminal.print(literal(table.note))
                 terminal.print()
         for name, reason in result.failures.items():
@@ -122,7 +123,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _shares(value: object) -> list[float]:
-    """Shares from a list in a YAML file, or from `0.3,0.1` on the command line."""
+    """Read shares from a list in a YAML file, or from `0.3,0.1` on the command line."""
     try:
         return [float(share) for share in _parts(value)]
     except ValueError:
@@ -130,7 +131,7 @@ def _shares(value: object) -> list[float]:
 
 
 def _seeds(value: object) -> list[int]:
-    """Seeds from a list or a number in a YAML file, or from `0,1,2` on the command line."""
+    """Read seeds from a list or a number in a YAML file, or from `0,1,2` on the command line."""
     try:
         return [int(seed) for seed in _parts(value)]
     except ValueError:

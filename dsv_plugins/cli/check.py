@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _find(registry: Registry, name: str, kind: str | None) -> Plugin[object]:
-    kinds = sorted({plugin.record.kind for plugin in registry.plugins if plugin.record.name == name})
+    kinds = sorted({plugin.record.kind for plugin in registry.named(name)})
     if kind is None and len(kinds) > 1:
         raise InputError(f"{name!r} is the name of a plugin of kind {' and '.join(kinds)}; say which with --kind")
     if kind is None and not kinds:

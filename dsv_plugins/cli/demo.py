@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -14,8 +15,8 @@ from dsv_plugins.cli.select import conduct, show
 from dsv_plugins.cli.terminal import Terminal, literal
 
 if TYPE_CHECKING:
-    from dsv_plugins.bench.aucs import StudyAUCs
-    from dsv_plugins.study.result import Result
+    from dsv_plugins.run.records import AUCRecord
+    from dsv_plugins.run.run import Run
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,9 +32,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the demo, or resume it."""
-    from dsv_plugins.bench.aucs import labels_of, measure_aucs
     from dsv_plugins.bench.demo_task import write_demo_task
     from dsv_plugins.bench.methods import usable_selectors
+    from dsv_plugins.bench.studies import measure_aucs
+    from dsv_plugins.bench.tasks import labels_of
     from dsv_plugins.data.images import split_folder
     from dsv_plugins.plugins.registry import build_registry
     from dsv_plugins.run.checksums import verify
@@ -57,23 +59,26 @@ def run(arguments: Namespace) -> int:
         out=folder / "run",
     )
     result = conduct(study, as_json=arguments.json, command=arguments.command_line)
-    aucs = measure_aucs(result, labels_of(result.run))
-    report = write_report(result.run)
+    aucs, kept = measure_aucs(result, labels_of(result.path))
+    report = write_report(result)
     terminal = Terminal()
     if arguments.json:
-        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": asdict(aucs)})
+        terminal.print_json_object(
+            {**result.as_json(), "report": str(report) if report else None, "auc": {**asdict(aucs), "kept": kept}}
+        )
         return 0
     show(result, as_json=False, report=report)
     _show_aucs(result, aucs, terminal)
+    terminal.print(f"the model that is kept: {kept:.3f}")
     terminal.print(literal(f"the images are in {task}"), soft_wrap=True)
     return 0
 
 
-def _show_aucs(result: Result, aucs: StudyAUCs, terminal: Terminal) -> None:
+def _show_aucs(result: Run, aucs: AUCRecord, terminal: Terminal) -> None:
     terminal.print("\nthe AUC of each choice, since the labels of this task are known:")
     table = Table("selector", "chooses", "AUC", box=None, pad_edge=False)
     for name, auc in sorted(aucs.chosen.items(), key=lambda item: -item[1]):
         table.add_row(name, str(result.selected[name].candidate), f"{auc:.3f}")
     terminal.print(table)
-    terminal.print(f"best candidate {aucs.best:.3f}, mean {aucs.mean:.3f}, worst {aucs.worst:.3f}")
-    terminal.print(f"the model that is kept: {aucs.kept:.3f}")
+    pool = aucs.candidates.values()
+    terminal.print(f"best candidate {max(pool):.3f}, mean {fmean(pool):.3f}, worst {min(pool):.3f}")

@@ -32,9 +32,9 @@ def run(arguments: Namespace) -> int:
     check_rates(arguments, "false_alarms")
     check_target(arguments.out)
 
+    from dsv_plugins.run.export import SUFFIXES, export_model
     from dsv_plugins.run.folder import RunFolder
-    from dsv_plugins.study.export import SUFFIXES, export_model
-    from dsv_plugins.study.model import NO_CALIBRATION, load
+    from dsv_plugins.run.model import NO_CALIBRATION, load
     from dsv_plugins.types import height_and_width
 
     model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)

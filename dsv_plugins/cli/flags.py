@@ -1,4 +1,8 @@
-"""The flags of a command that trains, made from the settings of a study."""
+"""The flags of a command that trains, made from the settings of a study.
+
+jsonargparse can make flags of a class by itself, but then a flag that was not given has its default, so that a preset
+or a configuration file cannot tell what the user chose.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def add_study_flags(parser: ArgumentParser, *, leave_out: Collection[str] = ()) 
 
 
 def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of a study that the user gave; a study has defaults for the others.
+    """Return the settings of a study that the user gave; a study has defaults for the others.
 
     A preset of another detector than the default one brings that detector, and the settings that go with the preset:
     `--preset paper` is the paper's whole protocol.
@@ -74,22 +78,20 @@ def study_settings(arguments: Namespace, *, leave_out: Collection[str] = ()) -> 
 
 
 def _implied_by(preset: str, detector: str | None, registry: Registry) -> dict[str, Any]:
-    """The settings that go with a preset, and the detector that has it if none is given."""
-    records = registry.of_kind(DetectorEncoderPlugin)
-    records.sort(
-        key=lambda record: record.name != (detector or StudySettings.detector)
-    )  # the one that is meant comes first
-    for record in records if detector is None else records[:1]:
-        if preset in record.presets:
-            return {"detector": record.name, **record.presets[preset]}
+    """Return the settings that go with a preset, and the detector that has it if none is given."""
+    others = [] if detector else [record.name for record in registry.of_kind(DetectorEncoderPlugin)]
+    for name in (detector or str(StudySettings.detector), *others):
+        for each in registry.named(name, DetectorEncoderPlugin.kind):
+            if isinstance(each.record, DetectorEncoderPlugin) and preset in each.record.presets:
+                return {"detector": name, **each.record.presets[preset]}
     return {}
 
 
 def _fits(grid: Space, augmentation: str | None, registry: Registry) -> bool:
-    """Whether the augmentations have these hyperparameters; those of other packages may have others."""
-    records = {record.name: record for record in registry.of_kind(AugmentationPlugin)}
+    """Return whether the augmentations have these hyperparameters; those of other packages may have others."""
     names = (augmentation or str(StudySettings.augmentation)).split(",")
-    return all(set(grid) <= set(records[name].space) for name in names if name in records)
+    found = [each for name in names for each in registry.named(name, AugmentationPlugin.kind)]
+    return all(set(grid) <= set(each.record.space) for each in found)
 
 
 def _flagged(leave_out: Collection[str]) -> list[Field[Any]]:
@@ -109,7 +111,7 @@ def _add(target: Any, setting: Field[Any], hint: Any, text: str) -> None:
 
 
 def _parser_of(hint: Any) -> Any:
-    """What reads a flag's text: names come as a,b,c, which a study splits by itself."""
+    """Return what reads a flag's text: names come as a,b,c, which a study splits by itself."""
     if hint == Space:
         return _space
     if typing.get_origin(hint) is Mapping:
@@ -174,7 +176,7 @@ def _axis(name: object, values: object) -> Values:
 
 
 def _plain(value: str) -> object:
-    """A number if it reads as one, else text."""
+    """Return a number if it reads as one, else text."""
     try:
         return int(value) if value.lstrip("+-").isdigit() else float(value)
     except ValueError:

@@ -63,7 +63,7 @@ class PictureFolder:
             self._draw(decode(file, None), heat).save(self._path / f"{self._name(file)}.png")
 
     def _name(self, file: Path) -> str:
-        """A name that no other image of this call has."""
+        """Return a name that no other image of this call has."""
         wanted = f"{file.absolute().parent.name}-{file.stem}"
         name, number = wanted, 2
         while name in self._names:

@@ -29,7 +29,7 @@ def add_plugins(parser: ArgumentParser) -> None:
 
 
 def kind_of(value: str) -> str:
-    """The kind of a plugin: the name of its hook, with hyphens as well, and "detector" for short."""
+    """Return the kind of a plugin: the name of its hook, with hyphens as well, and "detector" for short."""
     given = value.replace("-", "_")
     kind = "detector_encoder" if given == "detector" else given
     if kind not in RECORDS:

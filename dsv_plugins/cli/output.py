@@ -17,7 +17,7 @@ _kept: list[IO[str]] = []
 
 
 def output() -> IO[str]:
-    """Where a command writes its answer."""
+    """Return where a command writes its answer."""
     return _kept[-1] if _kept else sys.stdout
 
 

@@ -54,7 +54,7 @@ class _Parser(ArgumentParser):
 
 
 def build_parser() -> tuple[ArgumentParser, dict[str, Callable[[Namespace], int]]]:
-    """The parser, and what runs each command."""
+    """Return the parser, and what runs each command."""
     parser = _Parser(
         prog="dsv",
         description="Selects augmentation hyperparameters for self-supervised anomaly detectors, without labels.",

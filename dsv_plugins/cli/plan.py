@@ -77,7 +77,7 @@ class _ProbeEndedError(Exception):
 
 
 def _seconds_per_update(plan: Plan) -> float | None:
-    """The seconds of one training update, from the first ones; None if the detector reports no progress."""
+    """Return the seconds of one training update, from the first ones; None if the detector reports no progress."""
     from dsv_plugins.training.evaluate import make_augmentation, make_detector
     from dsv_plugins.training.job import threads
 

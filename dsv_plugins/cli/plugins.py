@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """List the plugins."""
     registry = build_registry(arguments.plugins)
-    shown = [plugin for plugin in registry.plugins if arguments.name in (None, plugin.record.name)]
+    shown = list(registry.plugins) if arguments.name is None else registry.named(arguments.name)
     if not shown:
         raise registry.unknown(arguments.name)
     terminal = Terminal()
@@ -91,7 +91,8 @@ def _print_table(registry: Registry, terminal: Terminal) -> None:
             table.add_row(literal(kind, "bold"))
         for plugin in plugins:
             lines = [literal(plugin.record.summary), literal(describe_space(plugin.record.space), "cyan")]
-            name = literal(plugin.record.name)
+            is_shadowed = plugin not in registry.named(plugin.record.name)
+            name = literal(plugin.qualified_name if is_shadowed else plugin.record.name)
             name.pad_left(2)
             table.add_row(name, literal(str(plugin.provider), "dim"), Group(*filter(None, lines)))
     terminal.print(table)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import one_line
+
+if TYPE_CHECKING:
+    from dsv_plugins.run.run import Run
 
 __all__ = ["add_arguments", "run", "write_report"]
 
@@ -23,21 +27,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Write the page, and show it where asked."""
-    from dsv_plugins.report import build_report
+    from dsv_plugins.report import build
+    from dsv_plugins.run.run import Run
 
-    page = build_report(Path(arguments.run), Path(arguments.out) if arguments.out else None)
+    page = build(Run(arguments.run), Path(arguments.out) if arguments.out else None)
     Terminal().print(literal(f"report: {page}"), soft_wrap=True)
     if arguments.open:
         webbrowser.open(page.absolute().as_uri())
     return 0
 
 
-def write_report(folder: Path) -> Path | None:
-    """Write the report of a study that has just ended; where that fails, the selection stands and a line says why."""
+def write_report(run: Run) -> Path | None:
+    """Write the report of a study that has just ended; if that fails, the selection stands and a line says why."""
     try:
-        from dsv_plugins.report import build_report
+        from dsv_plugins.report import build
 
-        return build_report(folder)
+        return build(run)
     except Exception as error:
         print(f"no report: {one_line(str(error)) or type(error).__name__}", file=sys.stderr)
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,15 +17,13 @@ from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
-from dsv_plugins.errors import InputError, TrainingError
-from dsv_plugins.plugins.failures import blamed
-from dsv_plugins.study.serialise import finite
+from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dsv_plugins.cli.heatmaps import PictureFolder
-    from dsv_plugins.study.model import Model
+    from dsv_plugins.run.model import Model
     from dsv_plugins.types import Size
 
 __all__ = ["add_arguments", "run"]
@@ -61,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Judge the images, and print one line for each."""
-    from dsv_plugins.study.model import load
+    from dsv_plugins.run.model import load
 
     files = _files(arguments)
     # A rate may need the new calibration, so that it is checked after that.
@@ -88,7 +85,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _files(arguments: Namespace) -> list[Path]:
-    """The images to judge. All of the call is checked here, before anything is loaded."""
+    """Return the images to judge. All of the call is checked here, before anything is loaded."""
     from dsv_plugins.data.images import find_images
 
     if arguments.false_alarms is not None and arguments.false_discoveries is not None:
@@ -107,7 +104,7 @@ def _files(arguments: Namespace) -> list[Path]:
 
 
 def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
-    """The folders for what the call asks to be drawn, made before anything is scored."""
+    """Return the folders for what the call asks to be drawn, made before anything is scored."""
     from dsv_plugins.cli.heatmaps import PictureFolder, mask_above, overlay_of
 
     record = model.record
@@ -138,7 +135,7 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
 def _tell(model: Model, arguments: Namespace) -> None:
     """Say what stands behind the verdicts, if it is not what a user would expect."""
     from dsv_plugins.calibration import DEFAULT_FALSE_ALARMS
-    from dsv_plugins.study.model import NO_CALIBRATION
+    from dsv_plugins.run.model import NO_CALIBRATION
 
     notes = [f"{model.changed}; its scores may differ"] if model.changed else []
     if model.calibration is None:
@@ -163,22 +160,15 @@ def _scored(
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
     for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
-        with blamed(f"detector_encoder {model.record.detector!r}"):
-            model.detector.prepare(pixels)
-            scores = model.detector.score(pixels).tolist()
-        for file, score in zip(batch, scores, strict=True):
-            if not math.isfinite(score):
-                raise TrainingError(f"the detector gives {file} the score {score}, which no verdict can be made of")
-            yield file, score
-        if pictures:
-            heatmaps = model.detector.heatmap(pixels)
-            assert heatmaps is not None  # or it would have no scale
-            for folder in pictures:
-                folder.write(batch, heatmaps)
+        found = model.predict(pixels, heatmaps=bool(pictures), names=batch)
+        yield from zip(batch, found.scores.tolist(), strict=True)
+        for folder in pictures:
+            assert found.heatmaps is not None  # or it would have no scale
+            folder.write(batch, found.heatmaps)
 
 
 def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
-    """The images, some at a time, with their files."""
+    """Yield the images, some at a time, with their files."""
     import numpy as np
     import torch
 
@@ -209,7 +199,7 @@ def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[t
 def _judged(
     rows: Sequence[tuple[Path, float]], model: Model, false_discoveries: float | None
 ) -> list[tuple[str, float, float | None, str | None]]:
-    """A row of each column for each image."""
+    """Return a row of each column for each image."""
     from dsv_plugins.calibration import discoveries
 
     scores = [score for _, score in rows]
@@ -229,7 +219,7 @@ def _judged(
 
 def _rendered(judged: Sequence[tuple[str, float, float | None, str | None]], *, as_json: bool) -> str:
     if as_json:
-        return f"{json.dumps(finite([dict(zip(COLUMNS, row, strict=True)) for row in judged]), indent=2)}\n"
+        return f"{json.dumps([dict(zip(COLUMNS, row, strict=True)) for row in judged], indent=2)}\n"
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -15,7 +15,7 @@ from dsv_plugins.cli.terminal import Terminal, literal, progress_console
 from dsv_plugins.errors import InputError
 
 if TYPE_CHECKING:
-    from dsv_plugins.study.result import Result
+    from dsv_plugins.run.run import Run
     from dsv_plugins.study.study import Study
 
 __all__ = ["add_arguments", "conduct", "run", "show"]
@@ -44,12 +44,12 @@ def run(arguments: Namespace) -> int:
 
         show_plan(study, as_json=arguments.json)
     else:
-        result = conduct(study, as_json=arguments.json, command=arguments.command_line)
-        show(result, as_json=arguments.json, report=write_report(result.run))
+        found = conduct(study, as_json=arguments.json, command=arguments.command_line)
+        show(found, as_json=arguments.json, report=write_report(found))
     return 0
 
 
-def conduct(study: Study, *, as_json: bool, command: str) -> Result:
+def conduct(study: Study, *, as_json: bool, command: str) -> Run:
     """Run a study with a display on the terminal; if it is interrupted, say how to resume."""
     from dsv_plugins.study.display import Display
 
@@ -67,34 +67,32 @@ def conduct(study: Study, *, as_json: bool, command: str) -> Result:
         raise
 
 
-def show(result: Result, *, as_json: bool, report: Path | None) -> None:
+def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     """Print what a study found."""
-    from dsv_plugins.report.reading import read_run
     from dsv_plugins.report.summary import model_in_words, parts_in_words
     from dsv_plugins.report.terminal import candidates_table, concentration_legend, hidden_losses
 
     terminal = Terminal()
     if as_json:
-        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None})
+        terminal.print_json_object({**found.as_json(), "report": str(report) if report else None})
         return
-    record = read_run(result.run)
-    terminal.print(candidates_table(record, width=terminal.width))
-    for remark in (concentration_legend(record), hidden_losses(record, width=terminal.width)):
+    terminal.print(candidates_table(found, width=terminal.width))
+    for remark in (concentration_legend(found), hidden_losses(found, width=terminal.width)):
         if remark:
             terminal.print(literal(remark), soft_wrap=True)
-    if len(record.kept) > 1:
-        terminal.print(literal(f"{model_in_words(record)}; --keep choice keeps one"), soft_wrap=True)
-    if parts := parts_in_words(record):
+    if len(found.kept) > 1:
+        terminal.print(literal(f"{model_in_words(found)}; --keep choice keeps one"), soft_wrap=True)
+    if parts := parts_in_words(found):
         terminal.print(literal(parts), soft_wrap=True)
-    verb = "ranks first" if len(record.kept) > 1 else "chooses"
-    for name, choice in result.selected.items():
+    verb = "ranks first" if len(found.kept) > 1 else "chooses"
+    for name, choice in found.selected.items():
         terminal.print(literal(f"{name} {verb} {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
-    if result.findings is not None:
-        terminal.print(literal(str(result.findings)), soft_wrap=True)
-    terminal.print(literal(f"run folder: {result.run}"), soft_wrap=True)
+    if found.findings is not None:
+        terminal.print(literal(str(found.findings)), soft_wrap=True)
+    terminal.print(literal(f"run folder: {found.path}"), soft_wrap=True)
     if report is not None:
         terminal.print(literal(f"report: {report}"), soft_wrap=True)
-    command = f"dsv score {shlex.quote(str(result.run))} FOLDER_OR_FILES"
+    command = f"dsv score {shlex.quote(str(found.path))} FOLDER_OR_FILES"
     terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 

@@ -21,7 +21,7 @@ _received: list[int] = []
 
 
 def received() -> int | None:
-    """The signal that asked the command to end; None if there was none."""
+    """Return the signal that asked the command to end; None if there was none."""
     return _received[0] if _received else None
 
 

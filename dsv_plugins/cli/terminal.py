@@ -13,7 +13,6 @@ from rich.text import Text
 
 from dsv_plugins.cli.output import answering, output, silence
 from dsv_plugins.errors import one_line
-from dsv_plugins.study.serialise import finite
 
 __all__ = ["Terminal", "any_name_printable", "literal", "progress_console"]
 
@@ -25,7 +24,9 @@ class Terminal(Console):
         super().__init__(highlight=False, file=output())
 
     def print_json_object(self, content: object) -> None:
-        """Print one JSON object for machines: indented, never wrapped, coloured or cut."""
+        """Print JSON for machines: indented, never wrapped, coloured or cut; null for what JSON has no number for."""
+        from dsv_plugins.run.records import finite  # numpy comes with it
+
         self.write(f"{json.dumps(finite(content), indent=2, allow_nan=False)}\n")
 
     def write(self, text: str) -> None:
@@ -65,5 +66,5 @@ def literal(text: str, style: str = "") -> Text:
 
 
 def progress_console(*, as_json: bool) -> Console:
-    """Where a command shows how far it is: beside its answer, unless that is for machines."""
+    """Return where a command shows how far it is: beside its answer, unless that is for machines."""
     return Console(stderr=True) if as_json else Terminal()

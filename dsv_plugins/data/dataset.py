@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from dsv_plugins.data.images import BadFile, ImageFile, Survey, median_aspect, survey, write_pixels
-from dsv_plugins.data.listing import image_files, list_images, stop_at
+from dsv_plugins.data.listing import copies_note, image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
 from dsv_plugins.run.artifacts import (
-    ImageIndex,
     has_image_index,
     images_file,
     open_checked_images,
@@ -26,6 +26,7 @@ from dsv_plugins.run.artifacts import (
 )
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import finished_folder
+from dsv_plugins.run.records import ImageIndex
 from dsv_plugins.types import Size, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]
@@ -40,7 +41,7 @@ class Dataset:
     Attributes:
         train: Normal images to train on, uint8.
         test: Unlabelled images, uint8.
-        holdout: Normal images kept out of training; None if there are none.
+        holdout: Held-out normal images, each with another content; None if there are none.
         pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
     """
@@ -75,12 +76,12 @@ def prepare(
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
         keeps_aspect: Keep the aspect that most train images have, and the area of a square of that size.
-        holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
+        holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
-        make_pseudo: Makes a pseudo-anomaly of each image that is kept out of training; None for none.
+        make_pseudo: Makes a pseudo-anomaly of each held-out image; None for none.
         progress: Called with the name of the set, the images decoded and the images there are.
-        note: Called with a line about each file that was read with doubts.
+        note: Called with a line about copies, and about each file of which a user should know something.
 
     Returns:
         The files that were left out.
@@ -98,6 +99,9 @@ def prepare(
     index = _usable_index(folder, listing.fingerprint)
     if index is not None:
         return list(dict.fromkeys([*(BadFile(Path(file), reason) for file, reason in index.bad), *bad]))
+    copies = copies_note(found[0][0])
+    if note is not None and copies is not None and "holdout" in listing.files:
+        note(copies)
 
     with finished_folder(folder) as partial:
         kept = {}
@@ -107,7 +111,7 @@ def prepare(
                 np.save(target, source[[int(file.path.name) for file in files]].cpu().numpy())
                 kept[name] = files
             else:
-                report = None if progress is None else _named(progress, name)
+                report = None if progress is None else functools.partial(progress, name)
                 kept[name], unreadable = write_pixels(files, loaded, target, report, note)
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
@@ -128,7 +132,7 @@ def prepare(
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """The images that `prepare` wrote or checked, memory-mapped."""
+    """Open the images that `prepare` wrote or checked, memory-mapped."""
     index = read_image_index(folder)
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
@@ -136,10 +140,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _found(source: Source, name: str) -> Survey:
-    """The images of a source ordered by the hash of their content, and files that cannot be read.
-
-    The images of a tensor go by their index.
-    """
+    """Return the images of a source ordered by the hash of their content; those of a tensor go by their index."""
     if not isinstance(source, Tensor):
         assert not isinstance(source, TorchDataset)
         return survey(image_files(source))
@@ -160,7 +161,3 @@ def _usable_index(folder: Path, fingerprint: str) -> ImageIndex | None:
         return None
     index = read_image_index(folder)
     return index if index.fingerprint == fingerprint else None
-
-
-def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:
-    return lambda done, planned: progress(name, done, planned)

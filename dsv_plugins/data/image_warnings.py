@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 __all__ = ["collecting_warnings", "warnings_of_pillow"]
 
-_messages: ContextVar[list[str] | None] = ContextVar("messages", default=None)
-"""Those of the file that a thread is reading. Each thread has its own value; the filters of Python are for all."""
+_of_this_thread = threading.local()  # unlike the filters of Python, which are for all threads
 
 
 @contextlib.contextmanager
@@ -22,7 +21,7 @@ def collecting_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def keep(message: Warning | str, *details: Any, **more: Any) -> None:
-            messages = _messages.get()
+            messages = getattr(_of_this_thread, "messages", None)
             if messages is None:
                 show(message, *details, **more)
             else:
@@ -34,10 +33,10 @@ def collecting_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_of_pillow() -> Iterator[list[str]]:
-    """A list that gets what this thread is warned of inside the block."""
+    """Yield a list that gets what this thread is warned of inside the block."""
     messages: list[str] = []
-    token = _messages.set(messages)
+    _of_this_thread.messages = messages
     try:
         yield messages
     finally:
-        _messages.reset(token)
+        _of_this_thread.messages = None

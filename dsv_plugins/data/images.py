@@ -7,26 +7,28 @@ reach what is computed from them.
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
+import shutil
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dsv_plugins.data.image_warnings import collecting_warnings, warnings_of_pillow
-from dsv_plugins.errors import InputError, one_line
+from dsv_plugins.errors import InputError, StoreError, one_line
 from dsv_plugins.run.folder import checksum
-from dsv_plugins.run.space import reserve_space
 from dsv_plugins.types import Size, height_and_width
 
 __all__ = [
+    "FORMATS",
     "IMAGE_SUFFIXES",
     "BadFile",
     "ImageFile",
@@ -41,7 +43,10 @@ __all__ = [
 ]
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
+"""What is read, whatever a file is named: for others, such as EPS, Pillow would start another program."""
 CHANNELS = 3
+MEGABYTE = 1_000_000
 SIXTEEN_TO_EIGHT_BITS = 257
 DRAFT = 2
 """A JPEG is decoded at no less than so many times the size that is needed: the resizing still does the smoothing."""
@@ -53,7 +58,8 @@ AHEAD = 32
 DecodeProgress = Callable[[int, int], None]
 """Called while images are decoded, with the images done and the images there are."""
 Note = Callable[[str], None]
-"""Called with a line that names a file which could be read, but not without doubts."""
+"""Called with a line about what a user should know of a file that could be read."""
+Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +85,8 @@ Survey = tuple[list[ImageFile], list[BadFile]]
 """The files of a source, ordered by the hash of their content, and those that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """An image or what is wrong with it, and what Pillow warned of."""
-
-    path: Path
-    outcome: NDArray[np.uint8] | InputError
-    warnings: Sequence[str] = ()
-
-
 def split_folder(folder: Path) -> tuple[Path, Path]:
-    """The train and test folders of a task in MVTec layout: `train/good` (or `train`) and `test`."""
+    """Return the train and test folders of a task in MVTec layout: `train/good` (or `train`) and `test`."""
     train, test = folder / "train", folder / "test"
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of a task")
@@ -103,7 +100,7 @@ def split_folder(folder: Path) -> tuple[Path, Path]:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Every image below a folder, at any depth, in the order of their names; hidden files are skipped."""
+    """Return every image below a folder, at any depth, in the order of their names; hidden files are skipped."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give a folder of images")
     files = list(_walk(folder))
@@ -116,7 +113,7 @@ def find_images(folder: Path) -> list[Path]:
 
 
 def survey(paths: Sequence[Path]) -> Survey:
-    """The files with the hashes of their content, ordered by hash, and those that cannot be read."""
+    """Return the files with the hashes of their content, ordered by hash, and those that cannot be read."""
 
     def digested(path: Path) -> ImageFile | BadFile:
         try:
@@ -141,26 +138,30 @@ def median_aspect(paths: Sequence[Path]) -> float:
 def _aspect(path: Path) -> float | None:
     try:
         _require_file(path)
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             return float(width / height if _is_turned(image) else height / width)
     except Exception:  # what is wrong with it is said when it is decoded
         return None
 
 
-def decode(path: Path, size: Size | None) -> NDArray[np.uint8]:
-    """One image as (channels, height, width), from any format, depth, colours and orientation.
+def decode(path: Path, size: Size | None, note: Note | None = None) -> Pixels:
+    """Return one image as (channels, height, width), from any depth, colours and orientation.
 
     Args:
         path: The file.
         size: Height and width to which it is resized; None to leave it as large as it is.
+        note: Called if the file has more images than the one that is read.
 
     Raises:
-        InputError: The file is no image, or is damaged.
+        InputError: The file is no image of a format that is read, or is damaged.
     """
     try:
         _require_file(path)
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
+            # The second image of a photo (MPO) is a preview or a depth map, which nobody misses.
+            if note is not None and image.format != "MPO" and getattr(image, "is_animated", False):
+                note("it has several pages or frames, and only the first is read")
             if size is None:
                 resized = _as_rgb(ImageOps.exif_transpose(image))
             else:
@@ -169,44 +170,40 @@ def decode(path: Path, size: Size | None) -> NDArray[np.uint8]:
     # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
     except Exception as error:
         raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error
-    pixels: NDArray[np.uint8] = np.asarray(resized).transpose(2, 0, 1)
+    pixels: Pixels = np.asarray(resized).transpose(2, 0, 1)
     return pixels
 
 
 def decode_all(
     paths: Sequence[Path], size: Size, note: Note | None = None
-) -> Iterator[tuple[Path, NDArray[np.uint8] | InputError]]:
-    """Each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some.
+) -> Iterator[tuple[Path, Pixels | InputError]]:
+    """Yield each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some.
 
     Args:
         paths: The files.
         size: Height and width.
-        note: Called with what Pillow warns of.
+        note: Called with what a user should know of a file, such as what Pillow warns of.
     """
 
-    def attempt(path: Path) -> _Attempt:
+    def attempt(path: Path) -> tuple[Pixels | InputError, list[str]]:
         with warnings_of_pillow() as messages:
             try:
-                return _Attempt(path, decode(path, size), messages)
+                return decode(path, size, messages.append), messages
             except InputError as error:
-                return _Attempt(path, error)
+                return error, []
 
-    def ended(attempted: _Attempt) -> tuple[Path, NDArray[np.uint8] | InputError]:
-        if note is not None:
-            for message in dict.fromkeys(attempted.warnings):
-                note(f"{attempted.path}: {one_line(message)}")
-        return attempted.path, attempted.outcome
-
-    workers = os.cpu_count() or 1
-    waiting: deque[Future[_Attempt]] = deque()
+    workers, coming = os.cpu_count() or 1, iter(paths)
     with collecting_warnings(), ThreadPoolExecutor(workers) as pool:
         try:
-            for path in paths:
-                waiting.append(pool.submit(attempt, path))
-                if len(waiting) == AHEAD * workers:
-                    yield ended(waiting.popleft().result())
+            waiting = deque((path, pool.submit(attempt, path)) for path in itertools.islice(coming, AHEAD * workers))
             while waiting:
-                yield ended(waiting.popleft().result())
+                path, future = waiting.popleft()
+                outcome, messages = future.result()
+                if note is not None:
+                    for message in dict.fromkeys(messages):
+                        note(f"{path}: {one_line(message)}")
+                waiting.extend((path, pool.submit(attempt, path)) for path in itertools.islice(coming, 1))
+                yield path, outcome
         finally:  # nobody who presses Ctrl-C waits for images that nobody will see
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -218,7 +215,7 @@ def write_pixels(
     progress: DecodeProgress | None = None,
     note: Note | None = None,
 ) -> tuple[list[ImageFile], list[BadFile]]:
-    """Decode images, in parallel, into a memory-mapped `.npy` file; the good files and the bad ones are returned.
+    """Decode images, in parallel, into an `.npy` file; return the good files and the bad ones.
 
     Nothing larger than a few images is held in memory.
 
@@ -227,22 +224,37 @@ def write_pixels(
     """
     good: list[ImageFile] = []
     bad: list[BadFile] = []
-    shape = (len(files), CHANNELS, *height_and_width(size))
-    pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    reserve_space(target, target.stat().st_size, f"the {target.stem} images")
-    decoded = decode_all([file.path for file in files], size, note)
-    for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
-        if isinstance(outcome, InputError):
-            bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
-        else:
-            pixels[len(good)] = outcome
-            good.append(file)
-        if progress is not None:
-            progress(index + 1, len(files))
-    pixels.flush()
-    if bad:
-        _shorten(target, len(good))
+    shape = (CHANNELS, *height_and_width(size))
+    _check_space(target, len(files) * int(np.prod(shape)))
+    with target.open("wb") as content:
+        _write_header(content, (len(files), *shape))
+        decoded = decode_all([file.path for file in files], size, note)
+        for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
+            if isinstance(outcome, InputError):
+                bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
+            else:
+                content.write(outcome.tobytes())
+                good.append(file)
+            if progress is not None:
+                progress(index + 1, len(files))
+        content.seek(0)
+        _write_header(content, (len(good), *shape))  # of the same length: it has room for any number of images
     return good, bad
+
+
+def _check_space(target: Path, needed: int) -> None:
+    """Refuse images that the disk has no space for, before they are decoded."""
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise StoreError(
+            f"the {target.stem} images need {needed / MEGABYTE:,.1f} MB, and the disk of {target.parent.parent} has "
+            f"{free / MEGABYTE:,.1f} MB left; free some space and run the same command again, or give --out a folder "
+            "on a larger disk"
+        )
+
+
+def _write_header(content: IO[bytes], shape: tuple[int, ...]) -> None:
+    np.lib.format.write_array_header_1_0(content, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -271,7 +283,7 @@ def _require_file(path: Path) -> None:
 
 
 def _upright(image: Image.Image, height: int, width: int) -> Image.Image:
-    """The decoded image as the camera was held.
+    """Return the decoded image as the camera was held.
 
     A JPEG is decoded at a half, a quarter or an eighth if that is enough, which is far faster. It is resized before it
     is turned: its decoded pixels may reach beyond the picture by a part of a pixel, and Pillow says how far.
@@ -287,12 +299,12 @@ def _upright(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def _is_turned(image: Image.Image) -> bool:
-    """Whether height and width are swapped when the image is shown as the camera was held."""
+    """Return whether height and width are swapped when the image is shown as the camera was held."""
     return image.getexif().get(ORIENTATION, 1) in TURNED
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    """Eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
+    """Return eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
     if image.mode.startswith("I;16") or image.mode == "I":
         values = np.asarray(image).astype(np.int64)
         return Image.fromarray((values.clip(0, 65535) // SIXTEEN_TO_EIGHT_BITS).astype(np.uint8)).convert("RGB")
@@ -303,13 +315,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGBA").convert("RGB") if image.mode == "P" else image.convert("RGB")
 
 
-def _shorten(path: Path, count: int) -> None:
-    """Keep the first images only, in place: the header of an `.npy` file has room for any number of them."""
-    shape = (count, *np.load(path, mmap_mode="r").shape[1:])
-    with path.open("r+b") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        file.truncate(file.tell() + math.prod(shape))
-
-
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or a damaged one"
     return one_line(getattr(error, "strerror", None) or str(error)) or type(error).__name__

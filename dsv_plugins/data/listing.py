@@ -1,4 +1,4 @@
-"""Which images a study has: the files of its sources, which of them are kept out, and a hash of them all.
+"""Which images a study has: the files of its sources, which of them are held out, and a hash of them all.
 
 Torch is not needed for that, so that a study can find out quickly that its images have not changed.
 """
@@ -21,7 +21,7 @@ from dsv_plugins.errors import InputError, describe_error, shown
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Size
 
-__all__ = ["Listing", "image_files", "list_images", "stop_at"]
+__all__ = ["Listing", "copies_note", "image_files", "list_images", "stop_at"]
 
 LISTS = (".txt", ".csv")
 PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
@@ -33,7 +33,7 @@ class Listing:
     """The images of a study.
 
     Attributes:
-        files: Those of each set, ordered by the hash of their content: train, test and, if some are kept out, holdout.
+        files: Those of each set, ordered by the hash of their content: train, test and, if some are held out, holdout.
         bad: The files that are left out.
         fingerprint: A hash of the content, the order and the size of all images.
     """
@@ -46,13 +46,13 @@ class Listing:
 def list_images(
     train: Survey, test: Survey, *, size: Size, holdout: float | None, seed: int, skip_bad: bool
 ) -> Listing:
-    """Say which images a study has.
+    """Return which images a study has.
 
     Args:
         train: The normal images that were found.
         test: The unlabelled images that were found.
         size: Height and width to which images are resized.
-        holdout: Share of the train images to keep out of training; None for as many as `images_to_keep_out` says.
+        holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
 
@@ -70,7 +70,7 @@ def list_images(
 
 
 def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
-    """The files of a source, in the order of their names.
+    """Return the files of a source, in the order of their names.
 
     Raises:
         InputError: There are none, or the source is nothing that we know.
@@ -93,7 +93,7 @@ def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def stop_at(bad: Sequence[BadFile]) -> str:
-    """What is wrong with these files, in one line."""
+    """Return what is wrong with these files, in one line."""
     also = f", {bad[1].path} {bad[1].reason}" if len(bad) > 1 else ""
     more = f", and {len(bad) - 2} more" if len(bad) > 2 else ""
     them = "it" if len(bad) == 1 else "them"
@@ -102,25 +102,46 @@ def stop_at(bad: Sequence[BadFile]) -> str:
 
 
 def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> tuple[list[ImageFile], list[BadFile]]:
-    """The test images that are not train images too, and those that are."""
-    train_paths = {file.digest: file.path for file in train}
-    shared = [
-        BadFile(file.path, f"is the same image as {train_paths[file.digest]}, a train image")
-        for file in test
-        if file.digest in train_paths
-    ]
-    return [file for file in test if file.digest not in train_paths], shared
+    """Return the test images that are not train images too, and the others."""
+    known = {file.digest: file.path for file in train}
+    shared = [file for file in test if file.digest in known]
+    reasons = [BadFile(file.path, f"is the same image as {known[file.digest]}, a train image") for file in shared]
+    return [file for file in test if file.digest not in known], reasons
 
 
 def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
-    """The train images to train on, and a seeded share to hold out."""
-    count = images_to_keep_out(len(train), holdout)
+    """Return the train images to train on, and a seeded share of the others: no image has copies in both.
+
+    Of a held-out image with copies only one is taken: as many equal scores would promise more than they know.
+    """
+    groups = _equal_images(train)
+    count = images_to_keep_out(len(groups), holdout)
     if count == 0:
         return train, []
-    generator = np.random.default_rng(derived_seed(seed, len(train)))
-    chosen = set(generator.permutation(len(train))[:count].tolist())
-    kept = [file for index, file in enumerate(train) if index not in chosen]
-    return kept, [train[index] for index in sorted(chosen)]
+    generator = np.random.default_rng(derived_seed(seed, len(groups)))
+    chosen = set(generator.permutation(len(groups))[:count].tolist())
+    kept = [file for index, group in enumerate(groups) if index not in chosen for file in group]
+    return kept, [groups[index][0] for index in sorted(chosen)]
+
+
+def _equal_images(files: Iterable[ImageFile]) -> list[list[ImageFile]]:
+    """Return the files in groups of equal content, in their order."""
+    groups: dict[str, list[ImageFile]] = {}
+    for file in files:
+        groups.setdefault(file.digest, []).append(file)
+    return list(groups.values())
+
+
+def copies_note(train: Sequence[ImageFile]) -> str | None:
+    """Return a line about good images that are copies of each other, with an example; None if there are none."""
+    groups = _equal_images(train)
+    if len(groups) == len(train):
+        return None
+    first, second, *_ = next(group for group in groups if len(group) > 1)
+    return (
+        f"{len(train) - len(groups)} of the {len(train)} good images are copies of others, such as {first.path} and "
+        f"{second.path}; equal images are held out together, and then count as one"
+    )
 
 
 def _fingerprint(size: Size, listed: Mapping[str, Sequence[ImageFile]]) -> str:
@@ -129,7 +150,7 @@ def _fingerprint(size: Size, listed: Mapping[str, Sequence[ImageFile]]) -> str:
 
 
 def _listed_in(file: Path) -> list[Path]:
-    """The paths in a text file, one in each line, or in a column of a CSV file; relative ones begin at the file."""
+    """Return the paths in a text file, one in each line, or in a column of a CSV file, relative to the file."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -162,12 +183,12 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _existing(paths: Iterable[Path], where: str) -> list[Path]:
-    """The paths, once each; a folder among them stands for its images."""
+    """Return the paths, once each; a folder among them stands for its images."""
     files: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
             files.update(dict.fromkeys(find_images(path)))
-        else:  # a file that cannot be read is told with the others, or left out with --skip-bad
+        else:  # a file that cannot be read is named with the others, or left out with --skip-bad
             files[path] = None
     missing = [path for path in files if not path.exists() and not path.is_symlink()]
     if missing:

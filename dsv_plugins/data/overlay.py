@@ -14,23 +14,23 @@ Array = NDArray[Any]
 
 COLOUR = (230, 30, 30)
 STRONGEST = 0.65
-"""How much of the image the hottest places hide."""
+"""How much of the image the hottest patches hide."""
 HOTTEST_SHARE = 0.999
 
 
 def heat_scale(heatmaps: Array) -> tuple[float, float]:
-    """Where colour begins and where it is strongest: the mean of all places, and nearly their largest value."""
+    """Return where colour begins and where it is strongest: the mean of the heat, and nearly its largest value."""
     values = np.asarray(heatmaps, dtype=np.float32)
     low, high = float(values.mean()), float(np.quantile(values, HOTTEST_SHARE))
     return low, max(high, low + 1e-6)
 
 
 def overlay(pixels: Array, heat: Array, scale: tuple[float, float]) -> Image.Image:
-    """An image with its hot places in red.
+    """Return an image with its hot patches in red.
 
     Args:
         pixels: uint8, (channels, height, width).
-        heat: How unusual each place is, of any height and width.
+        heat: How unusual each patch is, of any height and width.
         scale: What `heat_scale` returned for the heatmaps of a run.
     """
     channels = np.asarray(pixels)

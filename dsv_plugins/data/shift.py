@@ -21,7 +21,7 @@ BATCH = 64
 
 
 def photometric_shift(train: Tensor, test: Tensor) -> float:
-    """The share of the test images, at least, whose mean colour is not distributed as that of the train images.
+    """Return the share of the test images, at least, whose mean colour is not distributed as that of the train images.
 
     If a share γ of the test images is changed and the others are distributed as train, then the shares of test and
     train images in any interval of a channel's mean differ by at most γ. The largest difference is Kuiper's statistic;
@@ -41,7 +41,7 @@ def photometric_shift(train: Tensor, test: Tensor) -> float:
 
 
 def shift_warning(train: Tensor, test: Tensor) -> str | None:
-    """A warning if more test images differ from the train images than a few anomalies explain; None if not."""
+    """Return a warning if more test images differ from the train images than a few anomalies explain; None if not."""
     shift = photometric_shift(train, test)
     if shift <= FEW:
         return None
@@ -52,15 +52,15 @@ def shift_warning(train: Tensor, test: Tensor) -> str | None:
 
 
 def _mean_colours(images: Tensor) -> Tensor:
-    """The mean of each channel and of all, a row for each image; in batches, since images may be memory-mapped."""
+    """Return the mean of each channel and of all, a row for each image; in batches, as images may be memory-mapped."""
     batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
     colours = torch.cat([batch.mean(dim=(2, 3), dtype=torch.float64) for batch in batches])
     return torch.cat([colours, colours.mean(dim=1, keepdim=True)], dim=1)
 
 
 def _kuiper(first: Tensor, second: Tensor) -> float:
-    """The largest difference between the shares of the two that lie in an interval."""
-    places = torch.cat([first, second])
-    below = [torch.searchsorted(each.sort().values, places, right=True) / len(each) for each in (first, second)]
+    """Return the largest difference between the shares of the two that lie in an interval."""
+    values = torch.cat([first, second])
+    below = [torch.searchsorted(each.sort().values, values, right=True) / len(each) for each in (first, second)]
     difference = below[0] - below[1]
     return float(difference.max().clamp(min=0) - difference.min().clamp(max=0))

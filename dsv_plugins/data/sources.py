@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from dsv_plugins.errors import InputError, describe_error
-from dsv_plugins.transforms import resized
+from dsv_plugins.transforms import check_pixels, resized
 from dsv_plugins.types import Size
 
 __all__ = ["Source", "pixels_of"]
@@ -26,7 +26,7 @@ IMAGE_KEYS = ("image", "img", "pixel_values")
 
 
 def pixels_of(dataset: TorchDataset[Any], size: Size, name: str) -> Tensor:
-    """The images of a dataset of torch as one uint8 tensor: its samples, or the first part of each.
+    """Return the images of a dataset of torch as one uint8 tensor: its samples, or the first part of each.
 
     Raises:
         InputError: A sample has no image.
@@ -56,7 +56,7 @@ def _image_of(sample: Any) -> Any:
 
 
 def _as_tensor(image: Any) -> Tensor:
-    """One image as (channels, height, width), uint8 or from 0 to 1."""
+    """Return one image as (channels, height, width), uint8 or from 0 to 1."""
     if isinstance(image, Image.Image):
         image = np.asarray(image.convert("RGB"))
     if isinstance(image, np.ndarray):
@@ -65,11 +65,7 @@ def _as_tensor(image: Any) -> Tensor:
     if not isinstance(image, Tensor):
         raise TypeError(f"it is a {type(image).__name__}")
     image = image[None] if image.ndim == 2 else image
-    assert isinstance(image, Tensor)
     if image.ndim != 3 or image.shape[0] not in (1, 3):
         raise ValueError(f"its shape is {tuple(image.shape)}, not (channels, height, width) with 1 or 3 channels")
-    if image.is_floating_point() and not (image.min() >= 0 and image.max() <= 1):
-        raise ValueError(
-            f"its values go from {image.min():.3g} to {image.max():.3g}; give 0 to 1, without normalisation"
-        )
-    return image
+    check_pixels(image)
+    return image  # type: ignore[no-any-return]

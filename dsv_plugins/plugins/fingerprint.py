@@ -1,8 +1,8 @@
 """Fingerprints of plugins' code: an edited plugin is another plugin, whatever its version says.
 
 A fingerprint covers the file of a factory with the files of its package, or with the files beside it that it imports;
-the compiled code of the factory itself, which tells apart two classes of one name; and the versions of the libraries
-that those files import. Of a package that is installed for good, the version stands for the files.
+the versions of the libraries that those files import; and what was bound to the factory while the program ran. Of our
+own package it covers all files, and of another that is installed for good, its version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 
 from dsv_plugins.plugins.records import unwrapped
 
-__all__ = ["CONTENT", "fingerprint"]
+__all__ = ["CONTENT", "fingerprint", "own_source"]
 
 CONTENT = "__plugin_content__"
 """The attribute of a module that says what was run, if that was not read from its file."""
@@ -29,33 +29,39 @@ DIGITS = 12
 OWN_PACKAGE = "dsv_plugins"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders whose files change with a version only. Packages that are installed to be edited lie elsewhere."""
-NOT_CODE = {"__module__", "__doc__", "__qualname__", "__firstlineno__"}
-"""Members of a class that say where it is, not what it does."""
 NO_NEIGHBOURS = {OWN_PACKAGE, "torch", *sys.stdlib_module_names}
 """What a file imports from elsewhere, whatever lies beside it."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def fingerprint(factory: Callable[..., object]) -> str:
-    """A hash of the code behind a factory; empty for our own, whose version says it all."""
+    """Return a hash of the code behind a factory."""
     module = inspect.getmodule(unwrapped(factory))
-    if module is not None and module.__name__.partition(".")[0] == OWN_PACKAGE:
-        return ""
-    digest = hashlib.sha256()
-    for part in _code(factory, set()):
-        digest.update(part)
     files = _files(module)
-    if any(INSTALLED & set(file.parts) for file in files):
-        assert module is not None
-        digest.update(_version(module.__name__.partition(".")[0]).encode())
+    digest = hashlib.sha256("\0".join(_bound(factory, set(), in_file=bool(files))).encode())
+    package = "" if module is None else module.__name__.partition(".")[0]
+    if package == OWN_PACKAGE:
+        digest.update(own_source().encode())
+    elif any(INSTALLED & set(file.parts) for file in files):
+        digest.update(_version(package).encode())
     else:
         sources = [_source(file) for file in files]
-        if module is not None and hasattr(module, CONTENT):  # what was run counts, not what its file says by now
-            own = Path(str(module.__file__)).absolute()
-            sources = [module.__dict__[CONTENT], *(_source(file) for file in files if file != own)]
+        if hasattr(module, CONTENT):  # a notebook may load a file again after an edit: what was run counts
+            own = Path(str(module.__file__)).absolute()  # type: ignore[union-attr]
+            sources = [getattr(module, CONTENT), *(_source(file) for file in files if file != own)]
         for content in (*sources, *_libraries(sources)):
             digest.update(content)
     return digest.hexdigest()[:DIGITS]
+
+
+@functools.cache
+def own_source() -> str:
+    """Return a hash of all files of this package."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder).as_posix()} ".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------------------
@@ -64,19 +70,18 @@ def fingerprint(factory: Callable[..., object]) -> str:
 
 
 def _files(module: ModuleType | None) -> list[Path]:
-    """The files that a module's behaviour depends on and that belong to its author, in a fixed order."""
+    """Return the files that a module's behaviour depends on and that belong to its author, in a fixed order."""
     if module is None:
         return []
     package = sys.modules.get(module.__name__.partition(".")[0])
-    folders = getattr(package, "__path__", None)
-    if folders:
+    if folders := getattr(package, "__path__", None):
         return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
     file = getattr(module, "__file__", None)
     return sorted(_with_neighbours(Path(file))) if file else []
 
 
 def _with_neighbours(file: Path) -> set[Path]:
-    """A file, and those beside it that it imports, directly or not."""
+    """Return a file, and those beside it that it imports, directly or not."""
     found: set[Path] = set()
     waiting = [file.absolute()]
     while waiting:
@@ -101,29 +106,24 @@ def _source(file: Path) -> bytes:
 
 @functools.cache
 def _imported(source: bytes) -> frozenset[str]:
-    """The first parts of the names that a file imports."""
+    """Return the first parts of the names that a file imports."""
     try:
-        tree = ast.parse(source)
+        nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
         return frozenset()
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return frozenset(names)
+    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return frozenset(module.partition(".")[0] for module in modules)
 
 
 def _libraries(sources: list[bytes]) -> list[bytes]:
-    """The libraries that files import, with their versions. Torch and ours are a part of every candidate's id."""
-    names = {name for source in sources for name in _imported(source)}
-    names -= NO_NEIGHBOURS
+    """Return the libraries that files import, with their versions. Those of torch and ours are known anyway."""
+    names = {name for source in sources for name in _imported(source)} - NO_NEIGHBOURS
     return [f"{name} {_version(name)}".encode() for name in sorted(names)]
 
 
 def _version(package: str) -> str:
-    """The version of the distribution that a package comes with; empty if there is none."""
+    """Return the version of the distribution that a package comes with; empty if there is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # such as PIL, which comes with pillow
@@ -137,63 +137,43 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 # ---------------------------------------------------------------------------
-# Compiled code, for what has no file and for two of one name in a file
+# What no file says
 # ---------------------------------------------------------------------------
 
 
-def _code(value: object, seen: set[int]) -> Iterator[bytes]:
-    """What a function, a class or a partial does, and with which plain values."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
+def _bound(value: object, seen: set[int], *, in_file: bool) -> Iterator[str]:
+    """Yield what was bound while the program ran: a script may make `partial(Fog, density=float(sys.argv[1]))`.
+
+    Of what is in no file, such as a class in a notebook, the compiled code is all there is to compare.
+    """
+    if not isinstance(value, (tuple, *PLAIN)):
+        if id(value) in seen:  # a function that calls itself is bound to itself
+            return
+        seen.add(id(value))
+    parts: list[object] = []
     if isinstance(value, functools.partial):
-        for part in (value.func, *value.args, *(value.keywords[name] for name in sorted(value.keywords))):
-            yield from _code(part, seen)
-        yield repr(sorted(value.keywords)).encode()
-    elif isinstance(value, FunctionType):
-        yield from _compiled(value.__code__)
-        for part in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-            yield from _code(part, seen)
-        for cell in value.__closure__ or ():
-            yield from _code(_content(cell), seen)
-    elif isinstance(value, type):
-        yield value.__qualname__.encode()
-        for name, member in sorted(vars(value).items()):
-            function = getattr(member, "__func__", member)
-            # Not lists and the like, which may be caches; their first content is in the file.
-            if isinstance(function, (FunctionType, tuple, *PLAIN)) and name not in NOT_CODE:
-                yield name.encode()
-                yield from _code(function, seen)
-        for base in value.__bases__:
-            if base.__module__ == value.__module__:
-                yield from _code(base, seen)
+        parts = [value.func, *value.args, *sorted(value.keywords.items())]
     elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _code(part, seen)
-    elif isinstance(value, PLAIN):
-        yield repr(value).encode()
+        parts = list(value)
+    elif isinstance(value, CodeType):
+        parts = [value.co_code, value.co_names, *value.co_consts]
+    elif isinstance(value, FunctionType):
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        parts = [*defaults, *(cell.cell_contents for cell in value.__closure__ or ())]
+        parts += [] if in_file else [value.__code__]
+    elif isinstance(value, type):
+        members = [(name, getattr(member, "__func__", member)) for name, member in sorted(vars(value).items())]
+        # Not lists and the like, which may be caches; nor what Python notes of a class, such as its first line.
+        plain = [name for name, member in members if isinstance(member, (tuple, *PLAIN)) and name[:2] != "__"]
+        parts = [pair for pair in members if pair[0] in plain or isinstance(pair[1], FunctionType)]
+        parts += [base for base in value.__bases__ if base.__module__ == value.__module__]
+    elif isinstance(value, (set, frozenset)):
+        parts = [*sorted(map(repr, value))]
     elif dataclasses.is_dataclass(value):
-        yield type(value).__qualname__.encode()
-        for field in dataclasses.fields(value):
-            yield from _code(getattr(value, field.name), seen)
-    else:
-        yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
-
-
-def _compiled(code: CodeType) -> Iterator[bytes]:
-    yield code.co_code
-    yield repr(code.co_names).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _compiled(constant)
-        elif isinstance(constant, frozenset):
-            yield repr(sorted(map(repr, constant))).encode()
-        else:
-            yield repr(constant).encode()
-
-
-def _content(cell: object) -> object:
-    try:
-        return cell.cell_contents  # type: ignore[attr-defined]
-    except ValueError:  # not set yet
-        return None
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(value, PLAIN):
+        yield repr(value)
+        return
+    yield f"{getattr(value, '__qualname__', type(value).__qualname__)} of {len(parts)}"
+    for part in parts:
+        yield from _bound(part, seen, in_file=in_file)

@@ -90,7 +90,7 @@ class Observer:
         """A selector has made its choice; the deciding one comes first."""
 
     def study_ended(self, result: Any) -> None:
-        """The study has ended; this is the `Result` that `select` returns, with all losses of all selectors."""
+        """The study has ended; this is the `Run` that `select` returns, with all losses of all selectors."""
 
     def study_failed(self, error: BaseException) -> None:
         """The study has ended with an error, or was interrupted. Close here what was opened when it started."""

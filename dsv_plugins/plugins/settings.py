@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import docstring_parser
 
 from dsv_plugins.errors import shown
+from dsv_plugins.plugins.checking import parameters_of, takes_any
 from dsv_plugins.plugins.records import Plugin, unwrapped
 
 __all__ = ["Setting", "settings_of"]
@@ -32,12 +35,12 @@ class Setting:
 
 
 def settings_of(record: Plugin[object]) -> list[Setting]:
-    """The parameters that a plugin's factory takes by name; none if its signature cannot be read."""
-    parameters, meanings = _parameters(record.factory), _meanings(unwrapped(record.factory))
+    """Return the parameters that a plugin's factory takes by name; none if its signature cannot be read."""
+    parameters, meanings = _inherited(record.factory)
     if record.settings is not None:
         meanings |= _meanings(type(record.settings))
-        for name, parameter in _parameters(type(record.settings)).items():
-            if name in parameters:
+        for name, parameter in parameters_of(type(record.settings)).items():
+            if name in parameters or takes_any(record.factory):
                 parameters[name] = parameter.replace(default=getattr(record.settings, name))
     return [
         Setting(name, _written(parameter.annotation), _default(parameter.default), meanings.get(name, ""))
@@ -45,24 +48,28 @@ def settings_of(record: Plugin[object]) -> list[Setting]:
     ]
 
 
-def _parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    try:
-        found = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {
-        name: parameter
-        for name, parameter in found.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
+def _inherited(factory: Callable[..., object]) -> tuple[dict[str, inspect.Parameter], dict[str, str]]:
+    """Return a factory's parameters and their meanings; of a class also those that it passes on as **others."""
+    parameters, made = parameters_of(factory), unwrapped(factory)
+    if not isinstance(made, type):
+        return parameters, _meanings(made)
+    meanings: dict[str, str] = {}
+    for each in reversed(made.__mro__[:-1]):
+        meanings |= _meanings(each) | _meanings(vars(each).get("__init__"))
+    initialisers = [vars(each)["__init__"] for each in made.__mro__[:-1] if "__init__" in vars(each)]
+    for passing, inherited in itertools.pairwise(initialisers):
+        if not takes_any(passing):
+            break
+        for name, parameter in parameters_of(functools.partial(inherited, None)).items():  # None stands for self
+            parameters.setdefault(name, parameter)
+    return parameters, meanings
 
 
 def _meanings(documented: object) -> dict[str, str]:
-    """What a docstring says of each parameter or attribute."""
-    return {
-        each.arg_name: " ".join((each.description or "").split())
-        for each in docstring_parser.parse(inspect.getdoc(documented) or "").params
-    }
+    """Return what a docstring says of each parameter or attribute."""
+    written = inspect.cleandoc(getattr(documented, "__doc__", None) or "")
+    params = docstring_parser.parse(written).params
+    return {each.arg_name: " ".join((each.description or "").split()) for each in params}
 
 
 def _default(value: object) -> str:

@@ -17,7 +17,7 @@ API_ATTRIBUTE = "dsv_api"
 
 
 def api_problem(plugin: object) -> str:
-    """Why a plugin does not fit this version; empty if it does, or if it does not say what it needs."""
+    """Return why a plugin does not fit this version; empty if it does, or if it does not say what it needs."""
     needed = getattr(plugin, API_ATTRIBUTE, None)
     if needed is None:
         return ""

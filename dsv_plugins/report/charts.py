@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from dsv_plugins.report.reading import CandidateRecord, RunRecord
+from dsv_plugins.run.records import CandidateRecord
+from dsv_plugins.run.run import Run
 
-__all__ = ["main_figure", "panels"]
+__all__ = ["panels", "plot"]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, SKY, PURPLE, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#D55E00"
@@ -34,24 +35,25 @@ class _Axis:
     labels: dict[str, str]
 
 
-def panels(run: RunRecord) -> list[go.Figure]:
-    """A figure for the deciding selector's loss, one for discordance and one for separability.
+def panels(run: Run) -> list[go.Figure]:
+    """Return a figure for the deciding selector's loss, one for discordance and one for separability.
 
-    Each marker carries its candidate's place among `run.shown` as customdata.
+    Each marker carries its candidate's place among `run.stored` as customdata.
     """
     deciding = run.selectors[0]
-    axis = _axis(run.shown)
+    axis = _axis(run.stored)
     figures = [_panel(run, axis, f"{deciding} loss · lower is better", lambda c: c.losses.get(deciding))]
     if run.aucs:
         _add_aucs(figures[0], run, axis)
     for name, note in (("discordance", "lower is better"), ("separability", "higher is better, up to ½")):
-        if any(name in candidate.measures for candidate in run.shown):
-            figures.append(_panel(run, axis, f"{name} · {note}", lambda c, name=name: c.measures.get(name)))  # type: ignore[misc]
+        measured = {identifier: training.measures.get(name) for identifier, training in run.trainings.items()}
+        if any(value is not None for value in measured.values()):
+            figures.append(_panel(run, axis, f"{name} · {note}", lambda c, measured=measured: measured[c.id]))  # type: ignore[misc]
     return figures
 
 
-def main_figure(run: RunRecord) -> go.Figure:
-    """The panels side by side, for a notebook."""
+def plot(run: Run) -> go.Figure:
+    """Draw the panels side by side, for a notebook."""
     parts = panels(run)
     titles = [part.layout.title.text for part in parts]
     specs = [[{"secondary_y": True}] * len(parts)]
@@ -65,13 +67,13 @@ def main_figure(run: RunRecord) -> go.Figure:
     return figure.update_layout(height=380, margin={"t": 60})
 
 
-def _panel(run: RunRecord, axis: _Axis, title: str, value: Callable[[CandidateRecord], float | None]) -> go.Figure:
+def _panel(run: Run, axis: _Axis, title: str, value: Callable[[CandidateRecord], float | None]) -> go.Figure:
     figure = go.Figure()
-    for series, augmentation in enumerate(dict.fromkeys(candidate.augmentation for candidate in run.shown)):
+    for series, augmentation in enumerate(dict.fromkeys(each.candidate.augmentation for each in run.stored)):
         drawn = [
             (place, candidate, y)
-            for place, candidate in enumerate(run.shown)
-            if candidate.augmentation == augmentation and _finite(y := value(candidate))
+            for place, candidate in enumerate(run.stored)
+            if candidate.candidate.augmentation == augmentation and _finite(y := value(candidate))
         ]
         drawn.sort(key=lambda entry: axis.places[entry[1].id])
         colour = SERIES[series % len(SERIES)]
@@ -100,8 +102,8 @@ def _panel(run: RunRecord, axis: _Axis, title: str, value: Callable[[CandidateRe
     return figure
 
 
-def _add_aucs(figure: go.Figure, run: RunRecord, axis: _Axis) -> None:
-    known = [(place, candidate) for place, candidate in enumerate(run.shown) if candidate.id in run.aucs]
+def _add_aucs(figure: go.Figure, run: Run, axis: _Axis) -> None:
+    known = [(place, candidate) for place, candidate in enumerate(run.stored) if candidate.id in run.aucs]
     known.sort(key=lambda entry: axis.places[entry[1].id])
     figure.add_trace(
         go.Scatter(
@@ -130,10 +132,10 @@ def _add_aucs(figure: go.Figure, run: RunRecord, axis: _Axis) -> None:
 
 
 def _axis(candidates: Sequence[CandidateRecord]) -> _Axis:
-    names = {name for candidate in candidates for name in candidate.params}
-    varying = [name for name in sorted(names) if len({repr(c.params.get(name)) for c in candidates}) > 1]
+    names = {name for candidate in candidates for name in candidate.candidate.params}
+    varying = [name for name in sorted(names) if len({repr(c.candidate.params.get(name)) for c in candidates}) > 1]
     if len(varying) == 1:
-        values = [candidate.params.get(varying[0]) for candidate in candidates]
+        values = [candidate.candidate.params.get(varying[0]) for candidate in candidates]
         numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         if len(numbers) == len(values):
             logarithmic = min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_FROM

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.report.drawing import (
@@ -21,10 +23,13 @@ from dsv_plugins.report.drawing import (
     split,
     thumbnail,
 )
-from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
+from dsv_plugins.run.records import CandidateRecord
+from dsv_plugins.run.run import Run
 from dsv_plugins.training.projection import POINTS, thin
 
-__all__ = ["DrawingLimits", "details", "heated_thumbnails"]
+__all__ = ["DrawingLimits", "details", "heated_thumbnails", "test_name"]
+
+Array = NDArray[Any]
 
 MOST_POINTS, POINTS_IN_ALL = 300, 20_000
 MOST_CURVE_POINTS = 150
@@ -47,20 +52,20 @@ class DrawingLimits:
     side: int
 
     @classmethod
-    def of(cls, run: RunRecord) -> DrawingLimits:
-        """What suits the size of a run."""
-        count = max(1, len(run.shown))
+    def of(cls, run: Run) -> DrawingLimits:
+        """Return what suits the size of a run."""
+        count = max(1, len(run.stored))
         large = count > LARGE_RUN
         return cls(
             points=min(MOST_POINTS, POINTS_IN_ALL // count),
-            extremes=min(3 if large else 6, max(1, len(run.test_files) // 2)),
+            extremes=min(3 if large else 6, max(1, len(run.files["test"]) // 2)),
             side=SMALL_SIDE if large else THUMBNAIL_SIDE,
         )
 
-    def notes(self, run: RunRecord) -> list[str]:
-        """What is left out, a sentence each."""
+    def notes(self, run: Run) -> list[str]:
+        """Return what is left out, a sentence each."""
         notes = []
-        rows = len(run.test_files)
+        rows = len(run.files["test"])
         if rows > self.points:
             notes.append(f"Maps of embeddings show {self.points} images of each set, evenly drawn (test has {rows}).")
         if rows > POINTS:
@@ -69,22 +74,22 @@ class DrawingLimits:
         return notes
 
 
-def details(run: RunRecord, limits: DrawingLimits) -> dict[str, Any]:
-    """The candidates that can be clicked, in the order of `run.shown`, with the images that they share."""
+def details(run: Run, limits: DrawingLimits) -> dict[str, Any]:
+    """Return the candidates that can be clicked, in the order of `run.stored`, with the images that they share."""
     test = run.test_images
     used: set[int] = set()
-    candidates = [_candidate(run, candidate, test, limits, used) for candidate in run.shown]
+    candidates = [_candidate(run, candidate, test, limits, used) for candidate in run.stored]
     return {
-        "chosen": next(place for place, candidate in enumerate(run.shown) if candidate.id == run.chosen.id),
+        "chosen": next(place for place, candidate in enumerate(run.stored) if candidate.id == run.chosen.id),
         "candidates": candidates,
-        "films": [_film(candidate, limits) for candidate in run.shown],
+        "films": [_film(run, candidate, limits) for candidate in run.stored],
         "thumbnails": {index: thumbnail(test[index], limits.side) for index in sorted(used)},
-        "files": {index: run.test_name(index) for index in sorted(used)},
+        "files": {index: test_name(run, index) for index in sorted(used)},
     }
 
 
 def heated_thumbnails(heatmaps: Array | None, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
-    """Some test images with their hot places in red, by their index; empty if the detector cannot say where."""
+    """Return some test images with their hot places in red, by their index; empty if the detector cannot say where."""
     if heatmaps is None:
         return {}
     scale = heat_scale(heatmaps)
@@ -92,12 +97,13 @@ def heated_thumbnails(heatmaps: Array | None, test: Array, shown: Sequence[int],
 
 
 def _candidate(
-    run: RunRecord, candidate: CandidateRecord, test: Array, limits: DrawingLimits, used: set[int]
+    run: Run, candidate: CandidateRecord, test: Array, limits: DrawingLimits, used: set[int]
 ) -> dict[str, Any]:
-    arrays = candidate.arrays()
+    artifacts = run.artifacts(candidate.candidate)
+    arrays = artifacts.arrays()
     embeddings = {name: arrays[f"embeddings.{name}"] for name in SETS}
     scores = {name: arrays[f"scores.{name}"] for name in SETS if f"scores.{name}" in arrays}
-    projection = candidate.projection()
+    projection = artifacts.projection()
     highest, lowest = extremes(scores["test"], limits.extremes)
     used.update(highest, lowest)
     return {
@@ -109,33 +115,42 @@ def _candidate(
         "histogram": histogram(scores),
         "highest": [[index, float(f"{scores['test'][index]:.4g}")] for index in highest],
         "lowest": [[index, float(f"{scores['test'][index]:.4g}")] for index in lowest],
-        "heated": heated_thumbnails(candidate.heatmaps(), test, highest, limits.side),
-        "curve": _curve(candidate),
+        "heated": heated_thumbnails(artifacts.heatmaps(), test, highest, limits.side),
+        "curve": _curve(run, candidate),
     }
 
 
-def _facts(run: RunRecord, candidate: CandidateRecord) -> list[list[str]]:
+def _facts(run: Run, candidate: CandidateRecord) -> list[list[str]]:
     facts = [[f"{name} loss", f"{loss:.4g}"] for name, loss in candidate.losses.items() if loss is not None]
-    facts += [[name, f"{value:.4g}"] for name, value in candidate.measures.items() if name not in candidate.losses]
+    facts += [
+        [name, f"{value:.4g}"]
+        for name, value in run.trainings[candidate.id].measures.items()
+        if name not in candidate.losses
+    ]
     if candidate.id in run.aucs:
         facts.append(["AUC", f"{run.aucs[candidate.id]:.3f}"])
     if candidate.health is not None:
         if candidate.health.training_accuracy is not None:
             facts.append(["training accuracy", f"{candidate.health.training_accuracy:.0%}"])
         facts.append(["concentration", f"{candidate.health.concentration:.2f}"])
-    if candidate.seconds is not None:
-        facts.append(["trained in", f"{candidate.seconds:.0f} s"])
+    if candidate.id in run.seconds:
+        facts.append(["trained in", f"{run.seconds[candidate.id]:.0f} s"])
     return facts
 
 
-def _curve(candidate: CandidateRecord) -> list[list[float]]:
-    points = thin(np.array(candidate.curve, dtype=float).reshape(-1, 2), MOST_CURVE_POINTS)
+def _curve(run: Run, candidate: CandidateRecord) -> list[list[float]]:
+    points = thin(np.array(run.trainings[candidate.id].curve, dtype=float).reshape(-1, 2), MOST_CURVE_POINTS)
     finite = [(update, loss) for update, loss in points.tolist() if math.isfinite(loss)]
     return [[update for update, _ in finite], [float(f"{loss:.4g}") for _, loss in finite]]
 
 
-def _film(candidate: CandidateRecord, limits: DrawingLimits) -> str | None:
-    images = candidate.preview()
+def test_name(run: Run, index: int) -> str:
+    """Return the last two parts of a test image's path: what people call it."""
+    return "/".join(Path(run.files["test"][index]).parts[-2:])
+
+
+def _film(run: Run, candidate: CandidateRecord, limits: DrawingLimits) -> str | None:
+    images = run.artifacts(candidate.candidate).preview()
     return None if images is None else film(images, limits.side * 3 // 4)
 
 

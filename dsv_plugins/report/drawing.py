@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from dsv_plugins.data.overlay import overlay
-from dsv_plugins.report.reading import Array
 
 __all__ = [
     "SETS",
@@ -24,6 +25,7 @@ __all__ = [
     "thumbnail",
 ]
 
+Array = NDArray[Any]
 SETS = ("train", "augmented", "test")
 BINS = 30
 JPEG_QUALITY = 82
@@ -31,7 +33,7 @@ GAP, GAP_GREY = 2, 128
 
 
 def principal_components(sets: Mapping[str, Array]) -> dict[str, Array]:
-    """The sets in the plane in which they are spread the most."""
+    """Return the sets in the plane in which they are spread the most."""
     joined = np.concatenate(list(sets.values())).astype(np.float64)
     centred = joined - joined.mean(axis=0)
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
@@ -59,17 +61,17 @@ def histogram(scores: Mapping[str, Array]) -> dict[str, list[float]]:
 
 
 def thumbnail(pixels: Array, side: int) -> str:
-    """A uint8 image (channels, height, width) as a small JPEG in a data address."""
+    """Return a uint8 image (channels, height, width) as a small JPEG in a data address."""
     return _encoded(_small(pixels, side))
 
 
 def heated_thumbnail(pixels: Array, heat: Array, scale: tuple[float, float], side: int) -> str:
-    """The same with its hot places in red."""
+    """Return the same with its hot places in red."""
     return _encoded(_small(np.asarray(overlay(pixels, heat, scale)).transpose(2, 0, 1), side))
 
 
 def film(pixels: Array, side: int) -> str:
-    """A few images as one, two in a row."""
+    """Return a few images as one, two in a row."""
     tiles = [_small(image, side) for image in pixels]
     step = side + GAP
     sheet = Image.new("RGB", (2 * step - GAP, ((len(tiles) + 1) // 2) * step - GAP), (GAP_GREY,) * 3)
@@ -93,7 +95,7 @@ def _encoded(image: Image.Image) -> str:
 
 
 def split(plane: Array, sets: Mapping[str, Array]) -> dict[str, Array]:
-    """The points of each set, of all points in the order of the sets."""
+    """Return the points of each set, of all points in the order of the sets."""
     ends = np.cumsum([len(points) for points in sets.values()])[:-1]
     return dict(zip(sets, np.split(plane, ends), strict=True))
 
@@ -110,6 +112,6 @@ def coordinates(sets: Mapping[str, Array]) -> dict[str, list[list[float]]]:
 
 
 def extremes(scores: Array, count: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The places of the highest scores and of the lowest, each from the end inwards."""
+    """Return the places of the highest scores and of the lowest, each from the end inwards."""
     order = np.argsort(scores, kind="stable")
     return order[::-1][:count].tolist(), order[:count].tolist()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsv_plugins.calibration import Calibration
-from dsv_plugins.report.details import heated_thumbnails
+from dsv_plugins.report.details import heated_thumbnails, test_name
 from dsv_plugins.report.drawing import thumbnail
-from dsv_plugins.report.reading import RunRecord
+from dsv_plugins.run.run import Run
 
 __all__ = ["FlaggedImage", "flagged_images"]
 
@@ -35,7 +35,7 @@ class FlaggedImage:
     score: float
 
 
-def flagged_images(run: RunRecord) -> list[FlaggedImage]:
+def flagged_images(run: Run) -> list[FlaggedImage]:
     """The flagged test images, the most anomalous first and no more than fit; empty if the run has no findings."""
     if run.findings is None:
         return []
@@ -46,7 +46,7 @@ def flagged_images(run: RunRecord) -> list[FlaggedImage]:
     heated = heated_thumbnails(run.heatmaps(), test, shown, SIDE)
     return [
         FlaggedImage(
-            name=run.test_name(index),
+            name=test_name(run, index),
             picture=heated[index] if heated else thumbnail(test[index], SIDE),
             p_value=float(p_values[index]),
             score=float(scores[index]),

@@ -13,21 +13,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from dsv_plugins.errors import StoreError
 from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import DrawingLimits, details
 from dsv_plugins.report.flagged import flagged_images
-from dsv_plugins.report.reading import read_run
-from dsv_plugins.report.summary import agreement, answer, model_in_words, pool_aucs
-from dsv_plugins.run.folder import RunFolder, write_text
+from dsv_plugins.report.summary import agreement, answer, model_in_words, parts_of, pool_aucs
+from dsv_plugins.run.checksums import RESTORE
+from dsv_plugins.run.folder import write_text
+from dsv_plugins.run.run import Run
 
-__all__ = ["build_report"]
+__all__ = ["build"]
 
 
-def build_report(run: Path, target: Path | None = None) -> Path:
+def build(run: Run, target: Path | str | None = None) -> Path:
     """Write the report of a run folder as one self-contained HTML page.
 
     Args:
-        run: The run folder of a finished study.
+        run: A finished study.
         target: Where to write the page; `report.html` in the run folder if None.
 
     Returns:
@@ -36,34 +38,47 @@ def build_report(run: Path, target: Path | None = None) -> Path:
     Raises:
         StoreError: The run folder has no selection, a file of it is damaged, or the page cannot be written.
     """
-    record = read_run(run)
-    limits = DrawingLimits.of(record)
-    figures = panels(record)
-    content = {**details(record, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
+    _check_stored(run)
+    limits = DrawingLimits.of(run)
+    figures = panels(run)
+    content = {**details(run, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
     scripts = [Markup(script) for script in (get_plotlyjs(), _asset("report.js"))]  # noqa: S704 — ours, not data
     environment = Environment(
         loader=PackageLoader("dsv_plugins.report", "assets"), autoescape=True, undefined=StrictUndefined
     )
     page = environment.get_template("report.html").render(
-        run=record,
-        answer=answer(record),
-        model=model_in_words(record),
-        parts=sorted(record.parts().items(), key=lambda entry: -entry[1]),
-        shares=sorted(record.kept.items(), key=lambda entry: -entry[1]),
-        agreement=agreement(record),
-        aucs=pool_aucs(record),
-        flagged=flagged_images(record),
+        run=run,
+        command=run.journal.command(),
+        held_out=len(run.files.get("holdout", ())),
+        answer=answer(run),
+        model=model_in_words(run),
+        parts=sorted(parts_of(run).items(), key=lambda entry: -entry[1]),
+        shares=sorted(run.shares.items(), key=lambda entry: -entry[1]),
+        agreement=agreement(run),
+        aucs=pool_aucs(run),
+        flagged=flagged_images(run),
         titles=[figure.layout.title.text for figure in figures],
-        limits=limits.notes(record),
+        limits=limits.notes(run),
         films=content.pop("films"),
         style=Markup(_asset("report.css")),  # noqa: S704 — ours, not data
         scripts=scripts,
         hashes=[_hash(script) for script in scripts],
         data=Markup(_embedded(content)),  # noqa: S704 — no `<` is left in it
     )
-    target = RunFolder(run).report if target is None else target
+    target = run.folder.report if target is None else Path(target)
     write_text(target, page)
     return target
+
+
+def _check_stored(run: Run) -> None:
+    """Demand what is stored of the choices and the model; that of others may have been removed to save space."""
+    stored = {entry.id for entry in run.stored}
+    for name, choice in run.selected.items():
+        if choice.candidate.id not in stored:
+            raise StoreError(f"{run.path} has no evaluation of the candidate that {name} chose; {RESTORE}")
+    for candidate in run.kept:
+        if candidate.id not in stored:
+            raise StoreError(f"{run.path} has no evaluation of {candidate}, which it keeps; {RESTORE}")
 
 
 def _embedded(content: dict[str, Any]) -> str:
@@ -76,5 +91,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """What the page's security policy lets run: these scripts, and none that a name could smuggle in."""
+    """Return what the page's security policy lets run: these scripts, and none that a name could smuggle in."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dsv_plugins.report.reading import Array, CandidateRecord, RunRecord
+from dsv_plugins.run.records import CandidateRecord
+from dsv_plugins.run.run import Run
 
 __all__ = [
     "Agreement",
@@ -18,9 +21,11 @@ __all__ = [
     "answer",
     "model_in_words",
     "parts_in_words",
+    "parts_of",
     "pool_aucs",
 ]
 
+Array = NDArray[Any]
 CLEAR, LIKELY = 0.9, 0.6
 MOST_NAMED = 3
 EQUAL_SHARES = 1e-6
@@ -74,8 +79,8 @@ class PoolAUCs:
     worst: float
 
 
-def answer(run: RunRecord) -> Answer:
-    """What the deciding selector chose, and how clearly."""
+def answer(run: Run) -> Answer:
+    """Return what the deciding selector chose, and how clearly."""
     selector, chosen = run.selectors[0], run.chosen
     losses = {c.id: loss for c in run.candidates if (loss := c.losses.get(selector)) is not None}
     others = [candidate for candidate in run.candidates if candidate.id in losses and candidate.id != chosen.id]
@@ -89,30 +94,35 @@ def answer(run: RunRecord) -> Answer:
         next_loss=losses[second.id] if second else None,
         wins=shares.get(chosen.id),
         verdict=_verdict(run, shares) if shares and second else "",
-        seconds=sum(candidate.seconds or 0.0 for candidate in run.candidates),
+        seconds=sum(run.seconds.values()),
         warnings=_warnings(run),
     )
 
 
-def model_in_words(run: RunRecord) -> str:
-    """What the model is, and which candidates count most in it."""
-    if len(run.kept) == 1:
+def model_in_words(run: Run) -> str:
+    """Return what the model is, and which candidates count most in it."""
+    if len(run.shares) == 1:
         return f"the model is {run.chosen.label}"
-    shares = sorted(run.kept.items(), key=lambda entry: -entry[1])
+    shares = sorted(run.shares.items(), key=lambda entry: -entry[1])
     if shares[0][1] - shares[-1][1] < EQUAL_SHARES:
         return f"the model is all {len(shares)} candidates as one, each counted alike"
-    most = ", ".join(f"{run.by_id(identifier).label} {share:.0%}" for identifier, share in shares[:MOST_NAMED])
+    most = ", ".join(f"{run.by_id[identifier].label} {share:.0%}" for identifier, share in shares[:MOST_NAMED])
     return f"the model is all {len(shares)} candidates as one, weighted by {run.selectors[0]}, most of all {most}"
 
 
-def parts_in_words(run: RunRecord) -> str:
-    """What decides in the model, the largest parts first; empty if the detector cannot say."""
-    parts = sorted(run.parts().items(), key=lambda entry: -entry[1])
+def parts_of(run: Run) -> Mapping[str, float]:
+    """Return what the model's score is made of, in words, with the share of each part; empty if it cannot say."""
+    return run.model_record.parts if run.folder.model.is_dir() else {}
+
+
+def parts_in_words(run: Run) -> str:
+    """Return what decides in the model, the largest parts first; empty if the detector cannot say."""
+    parts = sorted(parts_of(run).items(), key=lambda entry: -entry[1])
     named = [f"{name} {share:.0%}" for name, share in parts[:MOST_NAMED] if share > 0]
     return f"what decides: {', '.join(named)}" if named else ""
 
 
-def agreement(run: RunRecord) -> Agreement:
+def agreement(run: Run) -> Agreement:
     """Kendall's tau between the losses of every two selectors."""
     if len(run.selectors) < 2:
         return Agreement(run.selectors, [])
@@ -124,16 +134,17 @@ def agreement(run: RunRecord) -> Agreement:
     return Agreement(run.selectors, tau)
 
 
-def pool_aucs(run: RunRecord) -> PoolAUCs | None:
-    """The AUC of each selector's choice, and of the pool; None if no labels are known."""
-    if not all(choice in run.aucs for choice in run.selected.values()):  # or a later selection chose among others
+def pool_aucs(run: Run) -> PoolAUCs | None:
+    """Return the AUC of each selector's choice, and of the pool; None if no labels are known."""
+    chosen = {name: choice.candidate.id for name, choice in run.selected.items()}
+    if not run.aucs.keys() >= set(chosen.values()):  # or a later selection chose among others
         return None
-    chosen = [(name, run.by_id(choice), run.aucs[choice]) for name, choice in run.selected.items()]
+    aucs = [(name, run.by_id[identifier], run.aucs[identifier]) for name, identifier in chosen.items()]
     values = list(run.aucs.values())
-    return PoolAUCs(sorted(chosen, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
+    return PoolAUCs(sorted(aucs, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
 
 
-def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
+def _verdict(run: Run, shares: Mapping[str, float]) -> str:
     share = shares.get(run.chosen.id, 0.0)
     if share >= CLEAR:
         return "a clear choice"
@@ -142,10 +153,10 @@ def _verdict(run: RunRecord, shares: Mapping[str, float]) -> str:
     return f"{closeness} {rival.label} winning {shares.get(rival.id, 0.0):.0%}"
 
 
-def _warnings(run: RunRecord) -> list[str]:
+def _warnings(run: Run) -> list[str]:
     warnings = [f"{warning[:1].upper()}{warning[1:]}." for warning in run.warnings]
     places = [candidate.id for candidate in run.candidates if candidate.status == "finished"]
-    if len(places) > 2 and run.chosen.id in (places[0], places[-1]) and len(run.chosen.params) == 1:
+    if len(places) > 2 and run.chosen.id in (places[0], places[-1]) and len(run.choice.candidate.params) == 1:
         warnings.append("The choice lies at the edge of the grid; a wider grid may hold a better one.")
     return warnings
 

@@ -9,16 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dsv_plugins.report.reading import CandidateRecord, RunRecord
+from dsv_plugins.run.records import CandidateRecord
+from dsv_plugins.run.run import Run
 
-__all__ = ["candidates_table", "concentration_legend", "hidden_losses", "render_candidates"]
+__all__ = ["candidates_table", "concentration_legend", "hidden_losses", "table"]
 
 NUMBERS_WIDTH, STATUS_WIDTH, LOSS_WIDTH = 32, 30, 12
 """What the columns of numbers, of the status and of one loss need."""
 
 
-def candidates_table(run: RunRecord, *, width: int) -> Table:
-    """A row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
+def candidates_table(run: Run, *, width: int) -> Table:
+    """Return a row for each candidate: arrows mark the choices, and `!` a concentration above what DSV presumes.
 
     The status is shown if not all are finished.
 
@@ -27,30 +28,30 @@ def candidates_table(run: RunRecord, *, width: int) -> Table:
         width: Columns of text there are; as many selectors are shown as fit, the deciding one first.
     """
     selectors = run.selectors[: _fitting(run, width)]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("candidate", no_wrap=True)
+    rows = Table(box=None, pad_edge=False)
+    rows.add_column("candidate", no_wrap=True)
     wins, aucs = run.confidence.get(selectors[0]), run.aucs
     for heading in (*selectors, *(["wins"] if wins else []), *(["AUC"] if aucs else []), "acc.", "conc.", "s"):
-        table.add_column(Text(heading), justify="right", no_wrap=True)
+        rows.add_column(Text(heading), justify="right", no_wrap=True)
     unfinished = any(entry.status != "finished" for entry in run.candidates)
     if unfinished:
-        table.add_column("status", overflow="fold")
+        rows.add_column("status", overflow="fold")
     for entry in run.candidates:
-        table.add_row(
+        rows.add_row(
             Text(entry.label),
             *(_loss(entry, name, run) for name in selectors),
             *([_number(wins.get(entry.id), ".0%")] if wins else []),
             *([_number(aucs.get(entry.id), ".3f")] if aucs else []),
             _number(entry.health.training_accuracy if entry.health else None, ".2f"),
             _concentration(entry),
-            _number(entry.seconds, ".0f"),
+            _number(run.seconds.get(entry.id), ".0f"),
             *([Text(f"{entry.status}: {entry.reason}" if entry.reason else entry.status)] if unfinished else []),
         )
-    return table
+    return rows
 
 
-def render_candidates(run: RunRecord) -> str:
-    """The table with every selector, as plain text."""
+def table(run: Run) -> str:
+    """Return the table of the candidates with every selector, as plain text."""
     width = _fixed_width(run) + LOSS_WIDTH * len(run.selectors) + max(len(entry.reason) for entry in run.candidates)
     text = StringIO()
     console = Console(file=text, width=width, no_color=True)
@@ -60,36 +61,36 @@ def render_candidates(run: RunRecord) -> str:
     return text.getvalue()
 
 
-def hidden_losses(run: RunRecord, *, width: int) -> str:
-    """Which selectors the table has no column for; empty if it shows all."""
+def hidden_losses(run: Run, *, width: int) -> str:
+    """Return which selectors the table has no column for; empty if it shows all."""
     hidden = run.selectors[_fitting(run, width) :]
     return f"no room for the losses of {', '.join(hidden)}: they are in the report" if hidden else ""
 
 
-def _fitting(run: RunRecord, width: int) -> int:
-    """How many selectors have a column; that of the deciding one is always there."""
+def _fitting(run: Run, width: int) -> int:
+    """Return how many selectors have a column; that of the deciding one is always there."""
     return max(1, (width - _fixed_width(run)) // LOSS_WIDTH)
 
 
-def _fixed_width(run: RunRecord) -> int:
-    """What the columns other than losses need."""
+def _fixed_width(run: Run) -> int:
+    """Return what the columns other than losses need."""
     unfinished = any(entry.status != "finished" for entry in run.candidates)
     return max(len(entry.label) for entry in run.candidates) + NUMBERS_WIDTH + (STATUS_WIDTH if unfinished else 0)
 
 
-def concentration_legend(run: RunRecord) -> str:
-    """What `!` means in the table; empty if no candidate has it."""
+def concentration_legend(run: Run) -> str:
+    """Return what `!` means in the table; empty if no candidate has it."""
     finished = [entry.health for entry in run.candidates if entry.status == "finished"]
     marked = any(health is not None and not health.concentrated for health in finished)
     meaning = "the normal images are not as close together as DSV presumes; it matters to dsv and discordance only"
     return f"! conc. (concentration): {meaning}" if marked else ""
 
 
-def _loss(entry: CandidateRecord, selector: str, run: RunRecord) -> Text:
+def _loss(entry: CandidateRecord, selector: str, run: Run) -> Text:
     loss = entry.losses.get(selector)
     if loss is None:
         return Text("-  ")
-    chosen = run.selected[selector] == entry.id
+    chosen = run.selected[selector].candidate.id == entry.id
     return Text(f"{loss:.4g} ←", "bold green") if chosen else Text(f"{loss:.4g}  ")
 
 

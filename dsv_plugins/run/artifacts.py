@@ -1,11 +1,10 @@
-"""What a run folder holds, file by file, without its model: how each is written, and how it is read again."""
+"""The arrays of a run folder: images, evaluations and frozen features, each in a folder that is written once."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -14,125 +13,46 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from dsv_plugins.errors import InputError, StoreError, shown
-from dsv_plugins.run.checksums import (
-    check_seal,
-    read_sealed,
-    sound,
-    trusted_file,
-    trusted_file_if_any,
-    write_sealed,
-)
-from dsv_plugins.run.folder import FORMAT, RunFolder, json_text, read_json
-from dsv_plugins.types import Candidate, Embeddings, Evaluation, Health, Scores, Size
+from dsv_plugins.errors import StoreError
+from dsv_plugins.run.checksums import RESTORE, checked_file, checked_file_if_any
+from dsv_plugins.run.folder import json_text
+from dsv_plugins.run.records import EvaluationRecord, ImageIndex, parse_record
+from dsv_plugins.types import Embeddings, Evaluation, Scores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
     "EvaluationFolder",
-    "FinishedRecord",
-    "ImageIndex",
-    "claim",
+    "has_image_index",
+    "images_file",
+    "load_features",
     "load_if_any",
-    "read_aucs",
-    "read_finished",
+    "open_checked_images",
+    "open_images",
     "read_image_index",
-    "read_selection",
-    "read_study",
-    "write_aucs",
-    "write_finished",
+    "save_features",
     "write_image_index",
-    "write_selection",
 ]
 
 Array = NDArray[Any]
 
 EVALUATION_RECORD, EVALUATION_ARRAYS = "evaluation.json", "evaluation.safetensors"
 PREVIEW, HEATMAPS, PROJECTION = "preview.npy", "heatmaps.npy", "projection.npy"
+MODEL_HEATMAPS = "test-heatmaps.npy"
 DETECTOR = "detector"
 IMAGE_INDEX = "images.json"
-VERSIONED = ("dsv-plugins", "torch", "torchvision", "lightning")
 SETS = ("train", "augmented", "test", "holdout", "pseudo")
 
 
-# ---------------------------------------------------------------------------
-# study.json: what the run folder is for
-# ---------------------------------------------------------------------------
-
-
-def claim(run: RunFolder, identity: Mapping[str, Any]) -> bool:
-    """Write what the run folder is for, or check that it is for this study; returns whether it was there before.
-
-    A folder in which not even the images were read yet, since one of them is broken, is for whoever comes next.
-
-    Raises:
-        InputError: The folder belongs to another study.
-        StoreError: Another version wrote it.
-    """
-    if run.study.exists():
-        claimed = read_study(run)["identity"]
-        differing = [name for name, value in claimed.items() if identity.get(name) != value]
-        if not differing:
-            return True
-        if has_image_index(run.data) or any(run.candidates.glob("*")):
-            name = differing[0]
-            other = f"whose {name} is {claimed[name]}, not {identity.get(name)}"
-            other = f"of other {name} images" if name in ("train", "test") else other
-            raise InputError(f"{run.path} belongs to a study {other}; give another --out (out=FOLDER)")
-    versions = {name: metadata.version(name) for name in VERSIONED}
-    write_sealed(run.study, {"format": FORMAT, "identity": identity, "versions": versions})
-    return False
-
-
-def read_study(run: RunFolder) -> Mapping[str, Any]:
-    """The content of `study.json`: format, identity and versions.
-
-    Raises:
-        StoreError: Another version wrote it, or it is damaged.
-    """
-    try:
-        content = read_json(run.study)
-        if content.get("format") == FORMAT:
-            return check_seal(run.study, content)
-    except StoreError as error:
-        raise StoreError(
-            f"{error}; remove it and run the same `dsv select` again, which keeps what is finished"
-        ) from error
-    raise StoreError(
-        f"{run.path} has the format {shown(content.get('format'))}, and this version reads {FORMAT}; "
-        "run the same `dsv select` with another --out"
-    )
-
-
-# ---------------------------------------------------------------------------
-# data/: the images
-# ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ImageIndex:
-    """What `data/images.json` says of the arrays beside it.
-
-    Attributes:
-        fingerprint: A hash of the images, their order and their size.
-        files: The file of each image of each set, in the order of the arrays.
-        bad: The files that were left out, each with the reason.
-    """
-
-    fingerprint: str
-    files: Mapping[str, Sequence[str]]
-    bad: Sequence[tuple[str, str]] = ()
-
-
 def images_file(folder: Path, name: str) -> Path:
-    """Where the pixels of a set of images are, as one array."""
+    """Return where the pixels of a set of images are, as one array."""
     return folder / f"{name}.npy"
 
 
 def open_images(folder: Path, name: str) -> Array:
-    """The pixels of a set of images, memory-mapped, once their checksum is found to be right."""
-    return _mapped(trusted_file(folder, images_file(folder, name).name), "r")
+    """Return the pixels of a set of images, memory-mapped, once their checksum is found to be right."""
+    return _mapped(checked_file(folder, images_file(folder, name).name), "r")
 
 
 def open_checked_images(folder: Path, name: str) -> Array:
@@ -146,25 +66,13 @@ def write_image_index(folder: Path, index: ImageIndex) -> None:
 
 
 def has_image_index(folder: Path) -> bool:
-    """Whether images have been prepared here."""
+    """Return whether images have been prepared here."""
     return (folder / IMAGE_INDEX).exists()
 
 
 def read_image_index(folder: Path) -> ImageIndex:
     """Read `images.json`."""
-    file = trusted_file(folder, IMAGE_INDEX)
-    content = read_json(file)
-    with sound(file):
-        return ImageIndex(
-            fingerprint=str(content["fingerprint"]),
-            files={name: [str(file) for file in files] for name, files in content["files"].items()},
-            bad=[(str(file), str(reason)) for file, reason in content["bad"]],
-        )
-
-
-# ---------------------------------------------------------------------------
-# candidates/ID-N/: one evaluation
-# ---------------------------------------------------------------------------
+    return parse_record(checked_file(folder, IMAGE_INDEX), ImageIndex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +103,7 @@ class EvaluationFolder:
             measures: Discordance and separability, for the report.
             curve: The training loss after updates.
             preview: A few train images under the augmentation.
-            heatmaps: How unusual each place of each test image is, if the detector can say.
+            heatmaps: How unusual each patch of each test image is, if the detector can say.
             projection: Embeddings in the plane, for the report.
         """
         from safetensors.torch import save_file
@@ -208,55 +116,46 @@ class EvaluationFolder:
         }
         save_file(tensors, self.path / EVALUATION_ARRAYS)
         assert evaluation.health is not None
-        record = {
-            "candidate": asdict(evaluation.candidate),
-            "health": asdict(evaluation.health),
-            "timings": dict(evaluation.timings),
-            "measures": dict(measures),
-            "curve": [list(point) for point in curve],
-        }
-        (self.path / EVALUATION_RECORD).write_text(json_text(record))
+        record = EvaluationRecord(evaluation.candidate, evaluation.health, evaluation.timings, measures, curve)
+        (self.path / EVALUATION_RECORD).write_text(json_text(asdict(record)))
         np.save(self.path / PREVIEW, preview)
         for name, values in ((HEATMAPS, heatmaps), (PROJECTION, projection)):
             if values is not None:
                 np.save(self.path / name, values)
 
     def load(self) -> Evaluation:
-        """The evaluation."""
+        """Read the evaluation."""
         from safetensors.torch import load_file as load_tensors
 
-        record, file = self.record(), trusted_file(self.path, EVALUATION_ARRAYS)
+        record, file = self.record(), checked_file(self.path, EVALUATION_ARRAYS)
         with _reading(file):
             tensors = load_tensors(file)
-        with sound(self.path / EVALUATION_RECORD):
-            return Evaluation(
-                candidate=Candidate(**record["candidate"]),
-                embeddings=Embeddings(**_part(tensors, "embeddings")),
-                scores=Scores(**_part(tensors, "scores")),
-                health=Health(**record["health"]),
-                timings=record["timings"],
-            )
+        try:
+            embeddings, scores = Embeddings(**_part(tensors, "embeddings")), Scores(**_part(tensors, "scores"))
+        except TypeError as error:  # other tensors than those that were written
+            raise StoreError(f"{file} is damaged ({error}); {RESTORE}") from error
+        return Evaluation(record.candidate, embeddings, scores, record.health, record.timings)
 
-    def record(self) -> Mapping[str, Any]:
-        """Candidate, health, timings, measures and training curve."""
-        return read_json(trusted_file(self.path, EVALUATION_RECORD))
+    def record(self) -> EvaluationRecord:
+        """Read what is known of the training beside its arrays."""
+        return parse_record(checked_file(self.path, EVALUATION_RECORD), EvaluationRecord)
 
     def arrays(self) -> dict[str, Array]:
-        """Embeddings and scores, as `embeddings.train` and so on."""
-        file = trusted_file(self.path, EVALUATION_ARRAYS)
+        """Read embeddings and scores, as `embeddings.train` and so on."""
+        file = checked_file(self.path, EVALUATION_ARRAYS)
         with _reading(file):
             return load_file(file)
 
     def preview(self) -> Array | None:
-        """A few train images under the augmentation; None if the run has none."""
+        """Read a few train images under the augmentation; None if the run has none."""
         return load_if_any(self.path, PREVIEW)
 
     def heatmaps(self) -> Array | None:
-        """How unusual each place of each test image is; None if the detector cannot say."""
+        """Read how unusual each patch of each test image is; None if the detector cannot say."""
         return load_if_any(self.path, HEATMAPS)
 
     def projection(self) -> Array | None:
-        """Embeddings in the plane with neighbours kept together; None if the run has none."""
+        """Read the embeddings in the plane, with neighbours kept together; None if the run has none."""
         return load_if_any(self.path, PROJECTION)
 
 
@@ -297,8 +196,8 @@ def _mapped(file: Path, mode: Literal["r", "c"]) -> Array:
 
 
 def load_if_any(folder: Path, name: str) -> Array | None:
-    """An array of a finished folder; None if it has no such file."""
-    file = trusted_file_if_any(folder, name)
+    """Return an array of a finished folder; None if it has no such file."""
+    file = checked_file_if_any(folder, name)
     if file is None:
         return None
     with _reading(file):
@@ -316,77 +215,3 @@ def _reading(file: Path) -> Iterator[None]:
 
 def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Any]:
     return {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
-
-
-# ---------------------------------------------------------------------------
-# selection.json, finished.json, aucs.json
-# ---------------------------------------------------------------------------
-
-
-def write_selection(run: RunFolder, selection: Mapping[str, Any]) -> None:
-    """Write `selection.json`."""
-    write_sealed(run.selection, selection)
-
-
-def read_selection(run: RunFolder) -> Mapping[str, Any]:
-    """Read `selection.json`.
-
-    Raises:
-        StoreError: This is no run folder, its study has not selected yet, another version wrote it, or it is damaged.
-    """
-    if not run.study.exists():
-        raise StoreError(f"{run.path} is no run folder; give the folder that `dsv select` printed")
-    read_study(run)  # which tells the format
-    if not run.selection.exists():
-        raise StoreError(f"{run.path} has no selection yet; finish the study with the same `dsv select` first")
-    return read_sealed(run.selection)
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedRecord:
-    """What `finished.json` says of a study that was run to its end.
-
-    Attributes:
-        depends_on: A hash of all that the selection depends on, but for the images.
-        image_size: The size at which images were loaded.
-        images: The fingerprint of the images.
-        checksums: Those of `selection.json` and of the manifests of the folders that belong to the result.
-        updates_spent: The training updates of all candidates.
-        notes: What the user is told whenever the study is run.
-    """
-
-    depends_on: str
-    image_size: Size
-    images: str
-    checksums: Mapping[str, str]
-    updates_spent: int | None
-    notes: Sequence[str]
-
-
-def write_finished(run: RunFolder, record: FinishedRecord) -> None:
-    """Write `finished.json`."""
-    write_sealed(run.finished, asdict(record))
-
-
-def read_finished(run: RunFolder) -> FinishedRecord | None:
-    """Read `finished.json`; None if there is none, or it is damaged, since the study can do without."""
-    try:
-        content = read_sealed(run.finished)
-        with sound(run.finished):
-            return FinishedRecord(**content)
-    except StoreError:
-        return None
-
-
-def write_aucs(run: RunFolder, *, candidates: Mapping[str, float], chosen: Mapping[str, float]) -> None:
-    """Write `aucs.json`: the AUC of each candidate by its id, and of each selector's choice."""
-    write_sealed(run.aucs, {"candidates": dict(candidates), "chosen": dict(chosen)})
-
-
-def read_aucs(run: RunFolder) -> Mapping[str, float]:
-    """The AUC of each candidate by its id; empty if no labels are known."""
-    if not run.aucs.exists():
-        return {}
-    content = read_sealed(run.aucs, "remove it, or run the same `dsv demo` or `dsv bench` again")
-    with sound(run.aucs):
-        return {str(candidate): float(auc) for candidate, auc in content["candidates"].items()}

@@ -1,35 +1,22 @@
-"""Whether what is read is what was written: checksums of the files of a finished folder, and seals of single files."""
+"""Whether what is read is what was written: the checksums of the files of a finished folder."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsv_plugins.errors import StoreError, describe_error
-from dsv_plugins.run.folder import MANIFEST, checksum, files_below, read_json, write_json
+from dsv_plugins.errors import StoreError
+from dsv_plugins.run.folder import MANIFEST, checksum, files_below, read_json
 
-__all__ = [
-    "RESTORE",
-    "check_seal",
-    "read_sealed",
-    "sound",
-    "trusted_file",
-    "trusted_file_if_any",
-    "verify",
-    "write_sealed",
-]
+__all__ = ["RESTORE", "checked_file", "checked_file_if_any", "verify"]
 
 RESTORE = "run the same `dsv select` again, which restores it"
 """What to do about a damaged file: a selection checks all that it finds, and computes the damaged part again."""
-SEAL = "checksum"
 
 
 def verify(folder: Path) -> str | None:
-    """Why a finished folder cannot be trusted; None if it has the files that were written, and no others."""
+    """Return why a finished folder cannot be used; None if it has the files that were written, and no others."""
     try:
         sums = _manifest(folder)
         found = {file.relative_to(folder).as_posix() for file in files_below(folder)} - {MANIFEST}
@@ -44,20 +31,20 @@ def verify(folder: Path) -> str | None:
     return f"{folder / strange[0]} is not in {MANIFEST}" if strange else None
 
 
-def trusted_file(folder: Path, name: str) -> Path:
-    """A file of a finished folder, once its checksum is found to be right.
+def checked_file(folder: Path, name: str) -> Path:
+    """Return a file of a finished folder, once its checksum is found to be right.
 
     Raises:
         StoreError: It is missing or damaged.
     """
-    file = trusted_file_if_any(folder, name)
+    file = checked_file_if_any(folder, name)
     if file is None:
         raise StoreError(f"{folder / name} is not in {MANIFEST}; {RESTORE}")
     return file
 
 
-def trusted_file_if_any(folder: Path, name: str) -> Path | None:
-    """The same; None if the folder was finished without such a file."""
+def checked_file_if_any(folder: Path, name: str) -> Path | None:
+    """Do the same; return None if the folder was finished without such a file."""
     file = folder / name
     try:
         sums = _manifest(folder)
@@ -69,48 +56,6 @@ def trusted_file_if_any(folder: Path, name: str) -> Path | None:
     except StoreError as error:
         raise StoreError(f"{error}; {RESTORE}") from error
     return file
-
-
-def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file that holds a checksum of its own content."""
-    write_json(path, {**content, SEAL: _seal(content)})
-
-
-def read_sealed(path: Path, advice: str = RESTORE) -> dict[str, Any]:
-    """Read what `write_sealed` wrote.
-
-    Args:
-        path: The file.
-        advice: What to do if it is damaged.
-
-    Raises:
-        StoreError: It is damaged.
-    """
-    try:
-        return check_seal(path, read_json(path))
-    except StoreError as error:
-        raise StoreError(f"{error}; {advice}") from error
-
-
-def check_seal(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a file without its checksum, if that is right.
-
-    Raises:
-        StoreError: It is not.
-    """
-    sealed = {name: value for name, value in content.items() if name != SEAL}
-    if content.get(SEAL) != _seal(sealed):
-        raise StoreError(f"{path} is damaged (its checksum is wrong)")
-    return sealed
-
-
-@contextlib.contextmanager
-def sound(file: Path) -> Iterator[None]:
-    """Name the file whose content is not of the form that we write."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise StoreError(f"{file} is damaged ({describe_error(error)}); {RESTORE}") from error
 
 
 def _manifest(folder: Path) -> Mapping[str, Any]:
@@ -127,9 +72,3 @@ def _check(file: Path, expected: object) -> None:
         raise StoreError(f"{file} cannot be read ({error.strerror})") from error
     if found != expected:
         raise StoreError(f"{file} is damaged")
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    # Through JSON and back, as the content comes when it is read.
-    plain = json.loads(json.dumps(content))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

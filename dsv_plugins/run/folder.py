@@ -13,16 +13,16 @@
         evaluation.json      candidate, health, timings, discordance and separability, training curve
         evaluation.safetensors   embeddings and scores
         preview.npy          a few train images under its augmentation
-        heatmaps.npy         how unusual each place of each test image is, if the detector can say
+        heatmaps.npy         how unusual each patch of each test image is, if the detector can say
         projection.npy       some of its embeddings in the plane, for the report
         detector/            the trained detector
         manifest.json        the checksum of every other file
       progress/ID          where a training stands; only for display
-      selection.json       candidates, losses, choices, and how often each candidate wins a bootstrap resample
+      selection.json       candidates, losses, choices, what is kept, and how often each candidate wins a resample
       finished.json        what the selection depends on: the same study again takes it as it is if nothing has changed
       aucs.json            AUCs, if a benchmark or the demo knows the labels
       model/               the chosen detector, or those of an ensemble in members/, with a manifest, and the scores of
-                           good images kept out of training
+                           held-out good images
       model.onnx, model.pt2   the same detector as one file, if it was exported
       report.html          the page that shows why
 
@@ -37,6 +37,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,9 +63,9 @@ __all__ = [
     "writing",
 ]
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"
+PARTIAL, REPLACED = ".partial", ".replaced"
 FLUSHES = 4
 
 
@@ -110,21 +111,21 @@ class RunFolder:
         return self.candidates / f"{candidate_id}-{'all' if updates is None else updates}"
 
     def exported(self, suffix: str) -> Path:
-        """The chosen detector as one file, in the format of that suffix."""
+        """Return the chosen detector as one file, in the format of that suffix."""
         return self.path / f"model{suffix}"
 
     def shared_start(self, start_id: str) -> Path:
-        """The folder of the common start of the candidates' trainings."""
+        """Return the folder of the common start of the candidates' trainings."""
         return self.shared_starts / start_id
 
     def frozen_features(self, detector_id: str, images: str) -> Path:
-        """The folder of what a detector's frozen part makes of a set of images."""
+        """Return the folder of what a detector's frozen part makes of a set of images."""
         return self.frozen / detector_id / images
 
 
 @contextlib.contextmanager
 def finished_folder(target: Path) -> Iterator[Path]:
-    """A new folder to fill; it appears at `target`, whole and with its checksums, when the block ends well."""
+    """Give a new folder to fill; it appears at `target`, whole and with its checksums, when the block ends well."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PARTIAL, dir=target.parent))
@@ -137,12 +138,22 @@ def finished_folder(target: Path) -> Iterator[Path]:
             written = {*files, partial / MANIFEST, partial, *(file.parent for file in files)}
             with ThreadPoolExecutor(FLUSHES) as pool:  # the disk takes several at once in the time of one
                 list(pool.map(_flush, written))
-            if target.exists():
-                shutil.rmtree(target)
-            partial.rename(target)
-            _flush(target.parent)
+            _replace_folder(target, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _replace_folder(target: Path, partial: Path) -> None:
+    """Let a complete folder take the place of what is at `target`.
+
+    A kill between the two renames leaves nothing at `target`; `_remove_leftovers` then finishes what was begun.
+    """
+    replaced = partial.with_suffix(REPLACED)
+    if target.exists():
+        target.rename(replaced)
+    partial.rename(target)
+    _flush(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def write_json(path: Path, content: object) -> None:
@@ -162,13 +173,17 @@ def write_text(path: Path, content: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step: a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(f".{path.name}{PARTIAL}")
+    # A name of its own, so that several writers at once do not write into the same partial file.
+    partial = path.with_name(f".{uuid.uuid4().hex}{PARTIAL}")
     with writing(path):
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
         _flush(path.parent)
 
 
@@ -199,12 +214,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file below a folder, at any depth, in the order of their names."""
+    """Return every file below a folder, at any depth, in the order of their names."""
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
 def checksum(file: Path) -> str:
-    """The SHA-256 of a file's content, which is never in memory as a whole."""
+    """Return the SHA-256 of a file's content, which is never in memory as a whole."""
     digest = hashlib.sha256()
     with file.open("rb") as content:
         while block := content.read(1 << 20):
@@ -213,20 +228,26 @@ def checksum(file: Path) -> str:
 
 
 def _remove_leftovers(run: Path) -> None:
-    """Remove what killed processes had begun to write. Links are not followed, since others may use what is there."""
+    """Remove what killed processes had begun to write, and finish the replacement of a folder by a complete one.
+
+    Links are not followed, since others may use what is there.
+    """
     for parent, folders, files in os.walk(run):
-        for name in filter(_is_partial, [*folders, *files]):
+        for name in sorted(filter(_is_leftover, [*folders, *files])):
             leftover = Path(parent, name)
-            if leftover.is_dir() and not leftover.is_symlink():
+            target = leftover.with_name(name[1:].rsplit(".", 2)[0])
+            if leftover.with_suffix(REPLACED).is_dir() and leftover.suffix == PARTIAL and not target.exists():
+                leftover.rename(target)
+            elif leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 with contextlib.suppress(OSError):
                     leftover.unlink()
-        folders[:] = [name for name in folders if not _is_partial(name)]
+        folders[:] = [name for name in folders if not _is_leftover(name)]
 
 
-def _is_partial(name: str) -> bool:
-    return name.startswith(".") and name.endswith(PARTIAL)
+def _is_leftover(name: str) -> bool:
+    return name.startswith(".") and name.endswith((PARTIAL, REPLACED))
 
 
 def _flush(path: Path) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 from dsv_plugins.errors import StoreError
 from dsv_plugins.run.folder import writing
 
-__all__ = ["RESUMED", "SELECTED", "STARTED", "Journal"]
+__all__ = ["NOTED", "RESUMED", "SELECTED", "STARTED", "Journal"]
 
-STARTED, RESUMED, FINISHED, SELECTED = "started", "resumed", "finished", "selected"
+STARTED, RESUMED, FINISHED, SELECTED, NOTED = "started", "resumed", "finished", "selected", "noted"
 
 
 class Journal:
@@ -40,19 +40,34 @@ class Journal:
             os.fsync(journal.fileno())
 
     def events(self) -> list[dict[str, Any]]:
-        """Every event that can be read."""
+        """Return every event that can be read."""
         return [event for event in map(_event, self._lines()) if event is not None]
 
     def unreadable_lines(self) -> int:
-        """How many lines cannot be read, such as one that a kill cut short."""
+        """Return how many lines cannot be read, such as one that a kill cut short."""
         return sum(_event(line) is None for line in self._lines())
 
     def seconds(self) -> dict[str, float]:
-        """How long the training of each finished candidate took, by its id."""
+        """Return how long the training of each finished candidate took, by its id."""
         return {event["candidate"]: event["seconds"] for event in self.events() if event["event"] == FINISHED}
 
+    def notes(self) -> list[str]:
+        """Return what the user was told since the study was last started or resumed."""
+        notes: list[str] = []
+        for event in self.events():
+            if event["event"] in (STARTED, RESUMED):
+                notes = []
+            elif event["event"] == NOTED:
+                notes.append(str(event.get("message", "")))
+        return notes
+
+    def command(self) -> str:
+        """Return the first command line that asked for the study; empty if none is known."""
+        commands = [event.get("command") for event in self.events()]
+        return next((command for command in commands if isinstance(command, str) and command), "")
+
     def elapsed(self) -> float | None:
-        """The seconds from the start of the study to its selection; None if it was interrupted."""
+        """Return the seconds from the start of the study to its selection; None if it was interrupted."""
         began = None
         for event in self.events():
             time = event.get("time")

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from dsv_plugins.run.folder import RunFolder
 
-__all__ = [
-    "TrainingProgress",
-    "mark_driver",
-    "progress_texts",
-    "read_progress",
-    "write_progress",
-    "write_progress_text",
-]
+__all__ = ["TrainingProgress", "read_progress", "write_progress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +21,13 @@ class TrainingProgress:
 
 
 def write_progress(run: RunFolder, candidate_id: str, progress: TrainingProgress) -> None:
-    """Note how far the training of a candidate is."""
-    write_progress_text(run, candidate_id, json.dumps(asdict(progress)))
-
-
-def write_progress_text(run: RunFolder, candidate_id: str, text: str) -> None:
-    """Note what another machine noted of how far the training of a candidate is."""
+    """Write how far the training of a candidate is."""
     with contextlib.suppress(OSError):
-        (run.progress / candidate_id).write_text(text)
-
-
-def progress_texts(run: RunFolder) -> Iterator[tuple[str, str]]:
-    """What is noted of each training, to be sent to another machine; a file may be empty while it is written."""
-    for file in run.progress.iterdir():
-        if text := file.read_text():
-            yield file.name, text
-
-
-def mark_driver(run: RunFolder) -> Path:
-    """A new file by which a worker sees that it reaches the same run folder."""
-    mark = run.progress / f".driver-{uuid.uuid4().hex}"
-    mark.touch()
-    return mark
+        (run.progress / candidate_id).write_text(json.dumps(asdict(progress)))
 
 
 def read_progress(run: RunFolder, candidate_id: str, *, since: float) -> TrainingProgress | None:
-    """How far the training of a candidate is; None if nothing was noted since that time."""
+    """Return how far the training of a candidate is; None if nothing was written since that time."""
     file = run.progress / candidate_id
     try:
         if file.stat().st_mtime < since:

@@ -26,7 +26,7 @@ FINISHED_DEPTH = {"data": 1, "model": 1, "candidates": 2, "shared": 2, "frozen":
 
 
 def is_address(out: object) -> bool:
-    """Whether a run folder is given as an address, and not as a path."""
+    """Return whether a run folder is given as an address, and not as a path."""
     return isinstance(out, str) and "://" in out
 
 
@@ -140,7 +140,7 @@ def _is_manifest(name: PurePosixPath) -> bool:
 
 
 def _merged(there: bytes, here: bytes) -> bytes:
-    """The journal of the address, with the lines that only this machine has behind it."""
+    """Return the journal of the address, with the lines that only this machine has behind it."""
     known = there.splitlines()
     return b"".join(line + b"\n" for line in dict.fromkeys([*known, *here.splitlines()]))
 

@@ -28,11 +28,11 @@ MAX_ROWS = 128
 def win_shares(
     selector: Selector, evaluations: Sequence[Evaluation], *, seed: int, judges_alone: bool = True
 ) -> list[float]:
-    """The share of bootstrap resamples of the test and held-out images in which each candidate has the smallest loss.
+    """Return the share of bootstrap resamples of the test and held-out images that each candidate wins.
 
-    The candidates of one resample are judged on the same images; those that tie share it, since a selector that cannot
-    tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is enough to tell a clear
-    choice from a toss-up.
+    The smallest loss wins a resample. All candidates are judged on the same images; those that tie share it, since a
+    selector that cannot tell them apart is not sure of the first. Sets are thinned to about a hundred rows, which is
+    enough to tell a clear choice from a toss-up.
 
     Args:
         selector: Whose choice it is.
@@ -75,7 +75,7 @@ def _losses_of_resamples(
 
 
 def _resamples_as_it_judges(selector: ResamplingSelector) -> bool:
-    """Whether both methods belong together: who derives a selector may override `losses`, and inherit the other."""
+    """Tell if both methods belong together: who derives a selector may override `losses`, and inherit the other."""
 
     def place(method: str) -> int:
         bases = type(selector).__mro__
@@ -89,7 +89,7 @@ def _some_rows(size: int, generator: torch.Generator) -> Tensor:
 
 
 def on_rows(evaluation: Evaluation, rows: Mapping[str, Tensor]) -> Evaluation:
-    """The evaluation with the named sets cut down to some rows, where it has them."""
+    """Return the evaluation with the named sets cut down to some rows, if it has them."""
 
     def cut(sets: Sets) -> Sets:
         there = {name: getattr(sets, name) for name in rows}

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Mapping
 
 from dsv_plugins.errors import InputError, PluginSettingsError, did_you_mean
-from dsv_plugins.plugins.failures import exits_blamed
+from dsv_plugins.plugins.checking import defaults_of, factory_problems
 from dsv_plugins.plugins.interfaces import Executor
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import (
     AugmentationPlugin,
     DetectorEncoderPlugin,
@@ -16,8 +17,6 @@ from dsv_plugins.plugins.records import (
     ObserverPlugin,
     SearchPlugin,
     SelectorPlugin,
-    defaults_of,
-    factory_problems,
 )
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.spaces import (
@@ -31,7 +30,7 @@ from dsv_plugins.plugins.spaces import (
     unsuitable_values,
     with_settings,
 )
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.types import DETECTOR, DETECTOR_PREFIX
 
@@ -74,11 +73,15 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
         factory = registry.get(ObserverPlugin, name).factory
         for problem in factory_problems(factory, settings.observer_params[name]):
             raise PluginSettingsError(f"{registry.label(ObserverPlugin, name)}: {problem}")
+    for name in settings.selector_params if len(settings.selectors) > 1 else ():
+        if name not in settings.selectors:
+            known = ", ".join(settings.selectors)
+            raise InputError(f"selector_params has settings for {name!r}, which is not among the selectors: {known}")
     for name in settings.selectors:
+        for problem in factory_problems(registry.get(SelectorPlugin, name).factory, settings.params_of_selector(name)):
+            raise PluginSettingsError(f"{registry.label(SelectorPlugin, name)}: {problem}")
         if registry.get(SelectorPlugin, name).needs_holdout and settings.holdout == 0:
-            raise InputError(
-                f"{name!r} judges by good images kept out of training; --holdout 0 keeps none out, so leave it out"
-            )
+            raise InputError(f"{name!r} needs held-out images; remove --holdout 0 (holdout=0)")
     decides = settings.selectors[0]
     if settings.compares_detectors and registry.get(SelectorPlugin, decides).depends_on_scale:
         serve = ", ".join(record.name for record in registry.of_kind(SelectorPlugin) if not record.depends_on_scale)
@@ -104,7 +107,7 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
     for name in settings.detectors:
         preflight = registry.get(DetectorEncoderPlugin, name).preflight
         if preflight is not None:
-            with exits_blamed(registry.label(DetectorEncoderPlugin, name)):
+            with wrap_exits(registry.label(DetectorEncoderPlugin, name)):
                 for point in detector_settings(settings, registry, name):
                     preflight(**point)
 
@@ -112,13 +115,13 @@ def check_detectors(settings: StudySettings, registry: Registry) -> None:
 def detector_settings(
     settings: StudySettings, registry: Registry, name: str, range_points: int = DEFAULT_RANGE_POINTS
 ) -> list[dict[str, object]]:
-    """The settings with which a study trains one of its detectors: one point, unless its grid varies them."""
+    """Return the settings with which a study trains one of its detectors: one point, unless its grid varies them."""
     points = grid(checked_space(settings, registry, DetectorEncoderPlugin, name), range_points)
     return [with_settings(settings.params_of(name), of_detector(point)) for point in points]
 
 
 def make_executor(settings: StudySettings, registry: Registry) -> Executor:
-    """The executor of a study, for no more trainings at once than there are candidates."""
+    """Return the executor of a study, for no more trainings at once than there are candidates."""
     workers = {} if settings.workers is None else {"workers": settings.workers}
     executor = registry.create(ExecutorPlugin, settings.executor, {**settings.executor_params, **workers})
     if registry.get(SearchPlugin, settings.search).proposes:  # how many there will be is up to the search
@@ -128,7 +131,7 @@ def make_executor(settings: StudySettings, registry: Registry) -> Executor:
 
 
 def make_observers(settings: StudySettings, registry: Registry, own: Observer) -> Observers:
-    """The caller's observer and the observer plugins of a study."""
+    """Return the caller's observer and the observer plugins of a study."""
     return Observers(
         own,
         {
@@ -139,7 +142,7 @@ def make_observers(settings: StudySettings, registry: Registry, own: Observer) -
 
 
 def search_space(settings: StudySettings, registry: Registry, detector: str, augmentation: str) -> Space:
-    """What is searched with one detector that learns from one augmentation.
+    """Return what is searched with one detector that learns from one augmentation.
 
     Raises:
         InputError: The study's grid has values that a plugin cannot take.

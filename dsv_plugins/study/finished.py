@@ -6,19 +6,20 @@ settings and the files are those of the selection. If one of them is not, the st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dsv_plugins.calibration import Findings
 from dsv_plugins.data.images import survey
 from dsv_plugins.data.listing import image_files, list_images
+from dsv_plugins.errors import StoreError
+from dsv_plugins.plugins.fingerprint import own_source
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.records import (
     AugmentationPlugin,
@@ -28,26 +29,18 @@ from dsv_plugins.plugins.records import (
     SelectorPlugin,
 )
 from dsv_plugins.plugins.registry import Registry
-from dsv_plugins.run.artifacts import (
-    EvaluationFolder,
-    FinishedRecord,
-    claim,
-    read_finished,
-    read_selection,
-    write_finished,
-)
-from dsv_plugins.run.checksums import sound, verify
+from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import MANIFEST, RunFolder, checksum
 from dsv_plugins.run.journal import RESUMED, SELECTED
+from dsv_plugins.run.records import FinishedRecord, read_checksummed, write_checksummed
+from dsv_plugins.run.run import Run, claim
 from dsv_plugins.study.check import make_observers
-from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.result import CandidateResult, Choice, Result
+from dsv_plugins.study.observers import RunLog
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.types import Candidate, Health, Size
+from dsv_plugins.types import Size
 
 __all__ = ["finished_result", "remember"]
 
-FINISHED = "finished"
 ONLY_EXECUTION = {"executor", "executor_params", "workers", "timeout", "observers", "observer_params", "out", "plugins"}
 """Settings that no result depends on. The plugins themselves count, wherever they come from."""
 LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "pillow")
@@ -55,8 +48,8 @@ LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "pillow")
 
 def finished_result(
     settings: StudySettings, registry: Registry, observer: Observer, *, command: str = ""
-) -> Result | None:
-    """The result of a study that was run to its end; None if it was not, or something has changed.
+) -> Run | None:
+    """Return the run of a study that came to its end; None if it was not, or something has changed.
 
     Args:
         settings: The study.
@@ -65,7 +58,7 @@ def finished_result(
         command: The command line that asked for it, for the journal.
     """
     folder = RunFolder(settings.folder())
-    record = read_finished(folder)
+    record = _record(folder)
     if record is None or settings.address is not None or record.depends_on != _dependencies(settings, registry):
         return None
     log = RunLog(folder, None, make_observers(settings, registry, observer))
@@ -73,26 +66,25 @@ def finished_result(
         claim(folder, settings.identity())
         if log.journal.unreadable_lines() or not _is_unchanged(settings, folder, record):
             return None
-        result = _stored(settings, folder, record, log)
+        run = Run(folder.path, settings.plugins)
         log.record(RESUMED, pid=os.getpid(), command=command)
         proposes = registry.get(SearchPlugin, settings.search).proposes
-        candidates = [] if proposes else [entry.candidate for entry in result.candidates]
-        log.notify(Observer.started, folder.path, candidates, planned=len(result.candidates))
-        log.notify(Observer.dispatching, folder.path, [], result.candidates[0].updates)
+        candidates = [] if proposes else [entry.candidate for entry in run.candidates]
+        log.notify(Observer.started, folder.path, candidates, planned=len(run.candidates))
+        log.notify(Observer.dispatching, folder.path, [], run.candidates[0].updates)
         for note in record.notes:
             log.note(note)
-        log.record(SELECTED, candidate=result.choice.candidate.id, selector=next(iter(result.selected)))
-        for name, choice in result.selected.items():
+        log.record(SELECTED, candidate=run.choice.candidate.id, selector=run.selectors[0])
+        for name, choice in run.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
-        log.notify(Observer.study_ended, result)
-        return result
+        log.notify(Observer.study_ended, run)
+        return run
 
 
 def remember(
     settings: StudySettings,
     registry: Registry,
-    folder: RunFolder,
-    result: Result,
+    run: Run,
     image_size: Size,
     images: str,
     notes: Sequence[str],
@@ -102,30 +94,35 @@ def remember(
     Args:
         settings: The study.
         registry: Where its plugins were found.
-        folder: The run folder, which has the result.
-        result: The result.
+        run: The run, which has its selection.
         image_size: The size at which images were loaded.
         images: The fingerprint of the images.
         notes: What the user is to be told the next time, too.
     """
-    losses = [loss for entry in result.candidates for loss in (entry.losses or {}).values()]
-    failed = any(entry.status == "failed" for entry in result.candidates)
-    if failed or settings.address is not None or not all(map(math.isfinite, losses)):
+    folder = run.folder
+    imperfect = any(entry.status == "failed" or None in entry.losses.values() for entry in run.candidates)
+    if imperfect or settings.address is not None:
         folder.finished.unlink(missing_ok=True)
         return
     record = FinishedRecord(
         depends_on=_dependencies(settings, registry),
         image_size=image_size,
         images=images,
-        checksums=dict(_checksums(folder, [(each.candidate.id, each.updates) for each in result.candidates])),
-        updates_spent=result.updates_spent,
+        checksums=dict(_checksums(folder, [(each.candidate.id, each.updates) for each in run.candidates])),
         notes=notes,
     )
-    write_finished(folder, record)
+    write_checksummed(folder.finished, asdict(record))
+
+
+def _record(folder: RunFolder) -> FinishedRecord | None:
+    """Read `finished.json`; None if there is none, or it is damaged, since the study can do without."""
+    with contextlib.suppress(StoreError):
+        return read_checksummed(folder.finished, FinishedRecord)
+    return None
 
 
 def _dependencies(settings: StudySettings, registry: Registry) -> str:
-    """A hash of all that a selection depends on, but for the images."""
+    """Return a hash of all that a selection depends on, but for the images."""
     plugins: dict[type[Plugin[Any]], Sequence[str]] = {
         AugmentationPlugin: settings.augmentations,
         DetectorEncoderPlugin: settings.detectors,
@@ -141,29 +138,20 @@ def _dependencies(settings: StudySettings, registry: Registry) -> str:
             [kind.kind, name, registry.identity(kind, name)] for kind, names in plugins.items() for name in names
         ],
         "libraries": [metadata.version(name) for name in LIBRARIES],
-        "code": _own_code(),
+        "code": own_source(),  # of how candidates are judged, too
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _own_code() -> str:
-    """A hash of this package: who edits how candidates are judged must not be shown how they were judged before."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package).as_posix()} ".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
 def _checksums(folder: RunFolder, candidates: Sequence[tuple[str, int | None]]) -> Iterator[tuple[str, str]]:
-    """The checksum of the selection, and that of the manifest of every folder that belongs to the result."""
+    """Yield the checksum of the selection, and that of the manifest of every folder that belongs to the result."""
     yield folder.selection.name, checksum(folder.selection)
     for path in (folder.data, folder.model, *(folder.candidate(*each) for each in candidates)):
         yield path.relative_to(folder.path).as_posix(), checksum(path / MANIFEST)
 
 
 def _is_unchanged(settings: StudySettings, folder: RunFolder, record: FinishedRecord) -> bool:
-    """Whether the images and the stored files are those of the selection."""
+    """Return whether the images and the stored files are those of the selection."""
     sources = (settings.train, settings.test)
     if not all(isinstance(source, (str, Path, list, tuple)) for source in sources):
         return False  # tensors and datasets: their owner has imported torch anyway
@@ -179,39 +167,3 @@ def _is_unchanged(settings: StudySettings, folder: RunFolder, record: FinishedRe
         if not file.is_file() or checksum(file) != expected or (path.is_dir() and verify(path) is not None):
             return False
     return True
-
-
-def _stored(settings: StudySettings, folder: RunFolder, record: FinishedRecord, log: RunLog) -> Result:
-    selection, seconds = read_selection(folder), log.journal.seconds()
-    with sound(folder.selection):
-        entries = [_entry(folder, entry, selection, seconds.get(entry["id"])) for entry in selection["candidates"]]
-        candidates = {entry.candidate.id: entry.candidate for entry in entries}
-        found = selection["findings"]
-        return Result(
-            run=folder.path,
-            selected={
-                name: Choice(candidates[made["id"]], made["loss"]) for name, made in selection["selected"].items()
-            },
-            candidates=entries,
-            updates_spent=record.updates_spent,
-            confidence=selection["confidence"],
-            findings=None if found is None else Findings(**found),
-            notes=log.notes,
-            warnings=selection["warnings"],
-            plugins=settings.plugins,
-            shares=selection["kept"],
-        )
-
-
-def _entry(folder: RunFolder, entry: Any, selection: Any, seconds: float | None) -> CandidateResult:
-    stored = EvaluationFolder(folder.candidate(entry["id"], entry["updates"])).record()
-    judged = entry["status"] == FINISHED
-    return CandidateResult(
-        candidate=Candidate(**stored["candidate"]),
-        status=entry["status"],
-        reason=entry["reason"],
-        losses=selection["losses"][entry["id"]] if judged else None,
-        updates=entry["updates"],
-        seconds=seconds,
-        health=Health(**stored["health"]) if judged else None,
-    )

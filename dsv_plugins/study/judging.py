@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from threadpoolctl import threadpool_limits
+
 from dsv_plugins.errors import DSVError, PluginError, reason_of
-from dsv_plugins.plugins.failures import blamed, exits_blamed
+from dsv_plugins.plugins.plugin_errors import prefix_errors, wrap_errors, wrap_exits
 from dsv_plugins.plugins.records import SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import choose
-from dsv_plugins.sharing import shared_sums
 from dsv_plugins.study.bootstrap import win_shares
+from dsv_plugins.training.job import threads
 from dsv_plugins.types import Evaluation
 
 __all__ = ["Verdict", "judge", "judge_pool", "losses_by"]
@@ -34,6 +37,13 @@ class Verdict:
     wins: Sequence[float] | None = None
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Sum on one thread: on several, the order and so the last digits of a loss depend on how many there are."""
+    with threads(1), threadpool_limits(1):
+        yield
+
+
 def judge(
     registry: Registry,
     selector: str,
@@ -46,12 +56,14 @@ def judge(
         PluginError: It failed, or gave something other than one loss for each candidate. The message names it.
     """
     try:
-        losses = losses_by(registry, selector, evaluations, params)
-        return Verdict(losses, choose(losses))
+        with prefix_errors(registry.label(SelectorPlugin, selector)):
+            losses = losses_by(registry, selector, evaluations, params)
+            return Verdict(losses, choose(losses))
     except DSVError as error:
         raise PluginError(str(error)) from error
 
 
+@one_thread()
 def losses_by(
     registry: Registry,
     selector: str,
@@ -64,7 +76,7 @@ def losses_by(
         PluginError: It failed, or gave something else. The message names it.
     """
     label = registry.label(SelectorPlugin, selector)
-    with blamed(label):
+    with wrap_errors(label):
         made = registry.create(SelectorPlugin, selector, params)
         losses = [float(loss) for loss in made.losses(copy.deepcopy(list(evaluations)))]
     if len(losses) != len(evaluations):
@@ -72,7 +84,6 @@ def losses_by(
     return losses
 
 
-@shared_sums()
 def judge_pool(
     registry: Registry,
     selectors: Sequence[str],
@@ -81,6 +92,7 @@ def judge_pool(
     seed: int,
     confidence: bool,
     note: Callable[[str], None],
+    params: Mapping[str, Mapping[str, object]] | None = None,
 ) -> dict[str, Verdict]:
     """Let several selectors judge a pool. One that fails is left out with a note, but the first must not fail.
 
@@ -91,11 +103,12 @@ def judge_pool(
         seed: Fixes the resamples.
         confidence: Whether to measure how clear each choice is.
         note: Called with what the user should know.
+        params: The settings of selectors, by their names.
     """
-    verdicts = {}
+    verdicts, params = {}, params or {}
     for name in selectors:
         try:
-            verdict = judge(registry, name, evaluations)
+            verdict = judge(registry, name, evaluations, params.get(name))
         except PluginError as error:
             if name == selectors[0]:
                 raise
@@ -108,19 +121,26 @@ def judge_pool(
         ]
         if unusable:
             note(f"{name!r} has no finite loss for {', '.join(unusable)}; they rank last")
-        wins = _wins(registry, name, evaluations, seed=seed, note=note) if confidence else None
+        wins = _wins(registry, name, evaluations, params.get(name), seed=seed, note=note) if confidence else None
         verdicts[name] = Verdict(verdict.losses, verdict.choice, wins)
     return verdicts
 
 
+@one_thread()
 def _wins(
-    registry: Registry, name: str, evaluations: Sequence[Evaluation], *, seed: int, note: Callable[[str], None]
+    registry: Registry,
+    name: str,
+    evaluations: Sequence[Evaluation],
+    params: Mapping[str, object] | None,
+    *,
+    seed: int,
+    note: Callable[[str], None],
 ) -> list[float] | None:
     alone = registry.get(SelectorPlugin, name).judges_alone
     copies = copy.deepcopy(list(evaluations))
     try:
-        with exits_blamed(registry.label(SelectorPlugin, name)):
-            return win_shares(registry.create(SelectorPlugin, name), copies, seed=seed, judges_alone=alone)
+        with wrap_exits(registry.label(SelectorPlugin, name)):
+            return win_shares(registry.create(SelectorPlugin, name, params), copies, seed=seed, judges_alone=alone)
     except Exception as error:  # a plugin's loss may refuse a resample; its choice stands
         note(f"how clear the choice by {name!r} is cannot be measured: {reason_of(error)}")
         return None

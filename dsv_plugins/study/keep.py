@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.data.overlay import heat_scale
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
+from dsv_plugins.plugins.plugin_files import names_of
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
 from dsv_plugins.plugins.search import rank
-from dsv_plugins.plugins.unpackaged import names_of
 from dsv_plugins.run.artifacts import EvaluationFolder
+from dsv_plugins.run.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.run.model_folder import MemberRecord, ModelRecord, save_model
-from dsv_plugins.study.ensemble import frozen_part_name, joined_heatmaps, scale_of, scores_of, shares_by_loss
+from dsv_plugins.run.model import save_model
+from dsv_plugins.run.records import MemberRecord, ModelRecord
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule
@@ -51,12 +52,12 @@ class Kept:
     shares: Sequence[float]
 
     def scores(self) -> dict[str, Array]:
-        """The scores of the model, by the set of images."""
+        """Return the scores of the model, by the set of images."""
         return scores_of(self.evaluations, self.shares)
 
 
 def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict) -> Kept:
-    """Which candidates are kept, and how much each counts.
+    """Return which candidates are kept, and how much each counts.
 
     By default that is all, weighted by the losses of the deciding selector, if their detectors can be merged into one;
     if scoring with all of them would take longer than with one, it is the choice.
@@ -150,7 +151,7 @@ class _Member:
         return self.kept.evaluations[0].candidate
 
     def record(self) -> MemberRecord:
-        """What is known of it in an ensemble."""
+        """Return what is known of it in an ensemble."""
         candidate, scores = self.candidate, self.kept.evaluations[0].scores
         return MemberRecord(
             detector=candidate.detector,
@@ -169,7 +170,7 @@ class _Member:
             self._made.save(target)
 
     def parts(self) -> Mapping[str, float]:
-        """What its score is made of."""
+        """Return what its score is made of."""
         says = type(self.plan.detectors[self.candidate.detector]).parts is not DetectorEncoder.parts
         return dict(self._made.parts()) if says else {}
 
@@ -179,7 +180,7 @@ class _Member:
         registry, name = self.plan.registry, self.candidate.detector
         paths = [folder.detector for folder in self.folders]
         detector = registry.create(DetectorEncoderPlugin, name, self.candidate.detector_params)
-        with blamed(registry.label(DetectorEncoderPlugin, name)):
+        with wrap_errors(registry.label(DetectorEncoderPlugin, name)):
             if len(paths) == 1:
                 detector.load(paths[0])
             else:
@@ -188,7 +189,7 @@ class _Member:
 
 
 def _members(plan: Plan, folder: RunFolder, kept: Kept, schedule: Schedule) -> list[_Member]:
-    """The detectors of the model: candidates that can be merged are one."""
+    """Return the detectors of the model: candidates that can be merged are one."""
     groups = _merging_groups(plan, [each.candidate for each in kept.evaluations])
     has_one_kind = len({kept.evaluations[group[0]].candidate.detector for group in groups}) == 1
     members = []
@@ -208,7 +209,7 @@ def _members(plan: Plan, folder: RunFolder, kept: Kept, schedule: Schedule) -> l
 
 
 def _merging_groups(plan: Plan, candidates: Sequence[Candidate]) -> list[list[int]]:
-    """The places of the candidates, those whose detectors can be merged together."""
+    """Return the places of the candidates, those whose detectors can be merged together."""
     groups: dict[str, list[int]] = {}
     for place, candidate in enumerate(candidates):
         merges = plan.detectors[candidate.detector].merges
@@ -217,7 +218,7 @@ def _merging_groups(plan: Plan, candidates: Sequence[Candidate]) -> list[list[in
 
 
 def _weighted_mean(heatmaps: Sequence[Array | None], shares: Sequence[float]) -> Array | None:
-    """The heatmaps of several candidates of one detector as one; None if one of them has none."""
+    """Return the heatmaps of several candidates of one detector as one; None if one of them has none."""
     found = [each for each in heatmaps if each is not None]
     if len(found) < len(heatmaps):
         return None
@@ -225,7 +226,7 @@ def _weighted_mean(heatmaps: Sequence[Array | None], shares: Sequence[float]) ->
 
 
 def _heatmaps(members: Sequence[_Member]) -> Array | None:
-    """The model's heatmaps of the test images; None if a member has none."""
+    """Return the model's heatmaps of the test images; None if a member has none."""
     found = [torch.from_numpy(each.heatmaps) for each in members if each.heatmaps is not None]
     if len(found) < len(members):
         return None

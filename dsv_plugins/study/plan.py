@@ -12,7 +12,7 @@ from dsv_plugins.data.images import BadFile
 from dsv_plugins.errors import InputError, PluginSettingsError
 from dsv_plugins.plugins.interfaces import DetectorEncoder
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin
+from dsv_plugins.plugins.records import AugmentationPlugin, DetectorEncoderPlugin, SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.plugins.search import Search
 from dsv_plugins.plugins.spaces import (
@@ -24,7 +24,7 @@ from dsv_plugins.plugins.spaces import (
     with_settings,
 )
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.training.evaluate import make_augmentation, make_detector
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies
@@ -87,15 +87,15 @@ class Plan:
         return not self.settings.compares_detectors and all(each.merges for each in self.detectors.values())
 
     def shared_updates(self, detector: str) -> int:
-        """The updates that all candidates of a detector share."""
+        """Return the updates that all candidates of a detector share."""
         return self.detectors[detector].shared_updates
 
     def spaces(self) -> dict[str, Space]:
-        """What is searched in each arm."""
+        """Return what is searched in each arm."""
         return {name: arm.space for name, arm in self.arms.items()}
 
     def candidate(self, arm: str, params: Mapping[str, object], context: Mapping[str, str] | None = None) -> Candidate:
-        """A candidate of this study."""
+        """Return a candidate of this study."""
         detector, augmentation = self.arms[arm].detector, self.arms[arm].augmentation
         is_named = len(self.detectors) > 1 or not augmentation
         return Candidate(
@@ -141,7 +141,7 @@ class Plan:
         return accepted
 
     def context(self, dataset: Dataset) -> dict[str, str]:
-        """What the outcome of every training depends on besides its candidate's plugins and settings."""
+        """Return what the outcome of every training depends on besides its candidate's plugins and settings."""
         return {
             "data": dataset.fingerprint,
             "torch": metadata.version("torch"),
@@ -187,6 +187,8 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         PluginError: A plugin refuses its settings.
     """
     check_names(settings, registry)
+    for name in settings.selectors:
+        registry.create(SelectorPlugin, name, settings.params_of_selector(name))  # to see that it can be made
     detectors = {name: _common_detector(settings, registry, name) for name in settings.detectors}
     sizes = {name: detector.image_size for name, detector in detectors.items() if detector.image_size is not None}
     if len(set(sizes.values())) > 1:
@@ -216,7 +218,7 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
 
 
 def _arms(settings: StudySettings, registry: Registry, detectors: Mapping[str, DetectorEncoder]) -> dict[str, Arm]:
-    """A detector that learns from augmentations has an arm for each of them, another has one.
+    """Return the arms: a detector that learns from augmentations has one for each of them, another has one.
 
     Raises:
         InputError: A hyperparameter counts under a condition that cannot be.

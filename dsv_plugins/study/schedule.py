@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dsv_plugins.errors import PluginSettingsError, StoreError, TrainingError, WorkerError, reason_of
+from dsv_plugins.errors import (
+    PluginError,
+    PluginSettingsError,
+    StoreError,
+    TrainingError,
+    WorkerError,
+    reason_of,
+    shown,
+)
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Executor, Outcome
 from dsv_plugins.plugins.observer import Observer
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import ExecutorPlugin
 from dsv_plugins.run.artifacts import EvaluationFolder, read_image_index
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.study.changes import why_again
-from dsv_plugins.study.log import RunLog
-from dsv_plugins.study.outcomes import outcomes_of
+from dsv_plugins.study.observers import ProgressWatcher, RunLog
 from dsv_plugins.study.plan import Plan
-from dsv_plugins.study.progress import ProgressWatcher
 from dsv_plugins.training.job import (
     IMAGE_SETS,
     Job,
@@ -31,7 +39,9 @@ from dsv_plugins.training.job import (
 )
 from dsv_plugins.types import Candidate, Evaluation
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "outcomes_of"]
+
+Work = TypeVar("Work")
 
 
 class Schedule:
@@ -89,7 +99,7 @@ class Schedule:
         self.requested.update(requested)
         candidates = [candidate for candidate in requested.values() if candidate.id not in self.failures]
         missing = [candidate for candidate in candidates if not self._is_stored(candidate, updates)]
-        for reason in why_again(missing, self._folder) if resumes_from is None else ():
+        for reason in _why_again(missing, self._folder) if resumes_from is None else ():
             self._log.note(reason)
         frozen = self._frozen_features([each for each in missing if self._detector(each).has_frozen_part])
         sharing = [each for each in missing if resumes_from is None and self._detector(each).shared_updates > 0]
@@ -215,7 +225,7 @@ class Schedule:
         return self._is_whole(self._folder.candidate(candidate.id, updates), candidate)
 
     def _is_whole(self, folder: Path, candidate: Candidate) -> bool:
-        """Whether a training is stored; a damaged one is removed, with a note."""
+        """Return whether a training is stored; a damaged one is removed, with a note."""
         if not folder.exists():
             return False
         problem = verify(folder)
@@ -223,3 +233,86 @@ class Schedule:
             self._log.note(f"{problem}; {candidate} is trained again")
             shutil.rmtree(folder)
         return problem is None
+
+
+def outcomes_of(
+    executor: Executor, label: str, work: Callable[[Work], float], jobs: Sequence[Work]
+) -> Iterator[Outcome[float]]:
+    """Yield the outcome of each job as the executor says that it ended.
+
+    Args:
+        executor: What runs the jobs.
+        label: What names it.
+        work: What is done with each job.
+        jobs: The jobs.
+
+    Raises:
+        PluginError: The executor failed, or its outcomes are not one for each job.
+    """
+    missing = list(range(len(jobs)))
+    with wrap_errors(label):
+        outcomes = iter(executor.run(work, jobs))
+    while True:
+        with wrap_errors(label):
+            outcome = next(outcomes, None)
+        if outcome is None and not missing:
+            return
+        if not isinstance(outcome, Outcome):
+            left = f"{shown(outcome)} in place of an outcome" if outcome is not None else "no outcome"
+            raise PluginError(f"{label} gave {left} for {len(missing)} of {len(jobs)} jobs")
+        if outcome.index not in missing:
+            raise PluginError(f"{label} gave an outcome of job {shown(outcome.index)}, which is none that is left")
+        if outcome.error is None and not isinstance(outcome.value, (int, float)):
+            raise PluginError(f"{label} gave {shown(outcome.value)} as what a job returned")
+        missing.remove(outcome.index)
+        yield outcome
+
+
+def _why_again(missing: Sequence[Candidate], folder: RunFolder) -> list[str]:
+    """Return a line for each reason for which candidates that were trained before do not count any more.
+
+    Args:
+        missing: The candidates that are about to be trained.
+        folder: The run folder, which still has the earlier trainings.
+    """
+    before = _stored(folder) if missing else {}
+    reasons = Counter(
+        "; ".join(_differences(candidate, before[key]))
+        for candidate in missing
+        if (key := _name_of(candidate)) in before
+    )
+    return [f"{count} of {len(missing)} trained before, trained again: {reason}" for reason, count in reasons.items()]
+
+
+def _stored(folder: RunFolder) -> dict[str, Mapping[str, Any]]:
+    """The contexts of the trainings that the folder has; the latest one if a candidate was trained more than once."""
+    found: dict[str, Mapping[str, Any]] = {}
+    trained = folder.candidates.glob("[!.]*") if folder.candidates.is_dir() else ()
+    for path in sorted(trained, key=lambda path: path.stat().st_mtime):
+        try:
+            candidate = EvaluationFolder(path).record().candidate
+        except StoreError:  # a damaged one tells nothing
+            continue
+        found[_name_of(candidate)] = candidate.context
+    return found
+
+
+def _name_of(candidate: Candidate) -> str:
+    """Return what a user calls the same candidate."""
+    settings = (candidate.augmentation, candidate.params, candidate.detector, candidate.detector_params, candidate.seed)
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _differences(candidate: Candidate, before: Mapping[str, Any]) -> list[str]:
+    now = candidate.context
+    changed = [name for name in now if now[name] != before.get(name)]
+    return [_told(name, getattr(candidate, name, ""), str(before.get(name)), now[name]) for name in changed]
+
+
+def _told(what: str, plugin: str, before: str, now: str) -> str:
+    if what == "data":
+        return "the images have changed"
+    provider = before.partition(" [")[0]
+    if plugin and provider == now.partition(" [")[0]:
+        return f"the code of the {what} {plugin} ({provider}) has changed"
+    return f"{what} {plugin}".rstrip() + f" was {before} and is {now}"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv_plugins.errors import InputError, shown
+from dsv_plugins.plugins.plugin_files import as_plugins
 from dsv_plugins.plugins.records import Plugin
 from dsv_plugins.plugins.search import Rungs
 from dsv_plugins.plugins.spaces import Space, Values, When, space_problems, space_to_json
-from dsv_plugins.plugins.unpackaged import as_plugins
 from dsv_plugins.run.remote_copy import is_address
 from dsv_plugins.types import DETECTOR_PREFIX
 
@@ -64,6 +64,8 @@ class StudySettings:
         holdout: Share of the train images to keep out of training; their scores decide which images are anomalous.
             By default a fifth, but 19 to 100 images, and never more than a third.
         selector: Name of a selector plugin, or several as a,b,c; the first one decides which detector is kept.
+        selector_params: Settings of the selector, such as {variant: reference}; of several, by the selector's name,
+            such as {dsv: {variant: reference}}.
         keep: What is kept as the model: the choice; all candidates weighted by the loss of the first selector; or the
             ensemble of all alike. By default weighted, if all can be merged into one detector, else the choice.
         seed: Fixes every random draw.
@@ -96,6 +98,7 @@ class StudySettings:
     detector_params: Mapping[str, object] = field(default_factory=dict, metadata=DETECTORS)
     holdout: float | None = field(default=None, metadata=SELECTION)
     selector: str | Sequence[str] = field(default="cosine", metadata=SELECTION | FREE)
+    selector_params: Mapping[str, Any] = field(default_factory=dict, metadata=SELECTION | FREE)
     keep: str | None = field(default=None, metadata=SELECTION | FREE)
     seed: int = field(default=0, metadata=SELECTION)
     executor: str = field(default="processes", metadata=EXECUTION | FREE)
@@ -155,7 +158,7 @@ class StudySettings:
         return _names(self.detector, "detector")
 
     def params_of(self, detector: str) -> dict[str, object]:
-        """The settings of one detector; those of one of several are by its name, and the rest is for all."""
+        """Return the settings of one detector; those of one of several are by its name, and the rest is for all."""
         if len(self.detectors) == 1:
             return dict(self.detector_params)
         common = {name: value for name, value in self.detector_params.items() if name not in self.detectors}
@@ -165,7 +168,7 @@ class StudySettings:
         return {**common, **own}
 
     def varied_settings(self, detector: str) -> dict[str, Values]:
-        """The settings of one detector that the grid varies, as detector.NAME."""
+        """Return the settings of one detector that the grid varies, as detector.NAME."""
         own = (DETECTOR_PREFIX, f"{detector}.")
 
         def renamed(name: str) -> str:
@@ -187,6 +190,13 @@ class StudySettings:
         """The names of the selectors, the deciding one first."""
         return _names(self.selector, "selector")
 
+    def params_of_selector(self, selector: str) -> dict[str, object]:
+        """Return the settings of one selector; those of one of several are by its name."""
+        params = self.selector_params if len(self.selectors) == 1 else self.selector_params.get(selector, {})
+        if not isinstance(params, Mapping):
+            raise InputError(f"selector_params of {selector!r} is {shown(params)}; give its settings by their names")
+        return dict(params)
+
     @property
     def observer_names(self) -> tuple[str, ...]:
         """The names of the observer plugins."""
@@ -198,7 +208,7 @@ class StudySettings:
         return Rungs(self.rungs, self.rung_factor)
 
     def identity(self) -> dict[str, Any]:
-        """What a run folder belongs to, as plain JSON: every setting that tells one run from another."""
+        """Return what a run folder belongs to, as plain JSON: every setting that tells one run from another."""
         special = {
             "train": _named_source(self.train),
             "test": _named_source(self.test),
@@ -227,7 +237,9 @@ class StudySettings:
             return Path(self.out).absolute()
         content = self.address or json.dumps(self.identity(), sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-        return Path(os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations)}-{digest}").absolute()
+        return Path(
+            os.environ.get(RUNS_VARIABLE, "dsv-runs"), f"{'-'.join(self.augmentations).replace(':', '-')}-{digest}"
+        ).absolute()
 
 
 def _check_number(setting: str, value: int, least: int, most: int | None = None) -> None:
@@ -244,7 +256,7 @@ def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
 
 
 def _named_source(source: Any) -> str:
-    """What tells a source of images from another. Torch is not imported for it."""
+    """Return what tells a source of images from another. Torch is not imported for it."""
     if isinstance(source, (Path, str)):
         return str(Path(source).absolute())
     if isinstance(source, (list, tuple)):

@@ -17,7 +17,7 @@ from dsv_plugins.study.warm_up import prepare_worker
 
 if TYPE_CHECKING:  # torch comes with these
     from dsv_plugins.data.sources import Source
-    from dsv_plugins.study.result import Result
+    from dsv_plugins.run.run import Run
 
 __all__ = ["Study", "select"]
 
@@ -26,7 +26,7 @@ __all__ = ["Study", "select"]
 class Study(StudySettings):
     """Which augmentation hyperparameters suit these images? The settings are those of `StudySettings`."""
 
-    def run(self, observer: Observer | None = None, *, command: str = "") -> Result:
+    def run(self, observer: Observer | None = None, *, command: str = "") -> Run:
         """Train what is not trained yet, and select.
 
         Args:
@@ -52,11 +52,11 @@ class Study(StudySettings):
         with nullcontext() if is_finished else executor.warmed_up(prepare):
             # Imported here because torch takes seconds, which the workers should not wait for.
             from dsv_plugins.study.plan import plan_study
-            from dsv_plugins.study.run import run_study
+            from dsv_plugins.study.workflow import run_study
 
             return run_study(plan_study(self, registry), executor, observer, command=command)
 
 
-def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Result:
+def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Run:
     """Run a study in one call; the settings are those of `StudySettings`."""
     return Study(train, test, **settings).run(observer)

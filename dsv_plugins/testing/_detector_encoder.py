@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dsv_plugins.errors import PluginError
 from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder, Progress
-from dsv_plugins.study.export import ONNX_PACKAGES, Judge, export_judge
+from dsv_plugins.run.export import ONNX_PACKAGES, Judge, export_judge
 from dsv_plugins.testing._randomness import untouched_global_randomness
 from dsv_plugins.testing._suite import Suite, demand
 from dsv_plugins.transforms import global_randomness, resized

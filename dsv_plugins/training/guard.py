@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dsv_plugins.errors import PluginError
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import Augmentation, DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 
 __all__ = ["CheckedDetector", "GuardedAugmentation"]
 
@@ -18,7 +18,8 @@ ROUNDING = 1e-3
 class GuardedAugmentation:
     """An augmentation that works on copies, and whose results are checked.
 
-    Otherwise it is the augmentation: a detector may ask for its class and its attributes.
+    Otherwise it is the augmentation: a detector may ask for its attributes, and whether it is one of a class that
+    makes anomalies among features instead of in images, as those of the anomalib adapter do.
 
     Args:
         augmentation: The plugin's object.
@@ -42,7 +43,7 @@ class GuardedAugmentation:
         Raises:
             PluginError: The augmentation failed, or returned something else than such images.
         """
-        with blamed(self._label):
+        with wrap_errors(self._label):
             copies: object = self._augmentation(images.clone(), generator=generator)
         if not isinstance(copies, Tensor):
             raise PluginError(f"{self._label} returned a {type(copies).__name__}; return a tensor")
@@ -59,7 +60,7 @@ class GuardedAugmentation:
 
 
 class CheckedDetector:
-    """What a detector makes of images, checked: a finite row for each image.
+    """What a detector makes of images, checked: each method raises `PluginError` if that is not a finite row for each.
 
     Args:
         detector: The plugin's object.
@@ -71,49 +72,46 @@ class CheckedDetector:
         self._label = label
 
     def encode(self, images: Tensor) -> Tensor:
-        """The embeddings of images; raises `PluginError` if they are none."""
-        return _checked(self.detector.encode(images), self._label, "embeddings", (len(images), "width"))
+        """Return the embeddings of images."""
+        return self._checked(self.detector.encode(images), "embeddings", len(images), "width")
 
     def encode_augmented(self, images: Tensor, augmentation: Augmentation, *, generator: torch.Generator) -> Tensor:
-        """The embeddings of one augmented copy of each image; raises `PluginError` if they are none."""
+        """Return the embeddings of one augmented copy of each image."""
         embeddings = self.detector.encode_augmented(images, augmentation, generator=generator)
-        return _checked(embeddings, self._label, "embeddings", (len(images), "width"))
+        return self._checked(embeddings, "embeddings", len(images), "width")
 
     def learned_copies(self, count: int) -> tuple[Tensor, Tensor] | None:
-        """The embeddings and scores of the `count` copies that it learned from, if any; raises `PluginError`."""
+        """Return the embeddings and scores of the `count` copies that it learned from, if any."""
         learned = self.detector.learned_copies()
         if learned is None:
             return None
         embeddings, scores = learned
         return (
-            _checked(embeddings, self._label, "embeddings of copies", (count, "width")),
-            _checked(scores, self._label, "scores of copies", (count,)),
+            self._checked(embeddings, "embeddings of copies", count, "width"),
+            self._checked(scores, "scores of copies", count),
         )
 
     def score(self, images: Tensor) -> Tensor:
-        """The scores of images; raises `PluginError` if they are none."""
-        return _checked(self.detector.score(images), self._label, "scores", (len(images),))
+        """Return the scores of images."""
+        return self._checked(self.detector.score(images), "scores", len(images))
 
     def heatmap(self, images: Tensor) -> Tensor | None:
-        """The heatmaps of images, if the detector has any; raises `PluginError` if they are none."""
+        """Return the heatmaps of images, if the detector has any."""
         heatmaps = self.detector.heatmap(images)
-        if heatmaps is None:
-            return None
-        return _checked(heatmaps, self._label, "heatmaps", (len(images), "height", "width"))
+        return None if heatmaps is None else self._checked(heatmaps, "heatmaps", len(images), "height", "width")
 
-
-def _checked(values: object, label: str, name: str, expected: tuple[int | str, ...]) -> Tensor:
-    if not isinstance(values, Tensor):
-        raise PluginError(f"{label} returned {name} of type {type(values).__name__}; return a tensor")
-    rows, *others = values.shape or (0,)
-    if values.ndim != len(expected) or rows != expected[0] or 0 in others:
-        wanted = f"({', '.join(map(str, expected))}{',' if len(expected) == 1 else ''})"
-        raise PluginError(f"{label} returned {name} of shape {_told(values.shape)}; return {wanted}")
-    if not values.is_floating_point():
-        raise PluginError(f"{label} returned {name} of dtype {_told(values.dtype)}; return floating point")
-    if not torch.isfinite(values).all():
-        raise PluginError(f"{label} returned {name} that are not finite; a smaller learning rate may help")
-    return values
+    def _checked(self, values: object, name: str, *expected: int | str) -> Tensor:
+        if not isinstance(values, Tensor):
+            raise PluginError(f"{self._label} returned {name} of type {type(values).__name__}; return a tensor")
+        rows, *others = values.shape or (0,)
+        if values.ndim != len(expected) or rows != expected[0] or 0 in others:
+            wanted = f"({', '.join(map(str, expected))}{',' if len(expected) == 1 else ''})"
+            raise PluginError(f"{self._label} returned {name} of shape {_told(values.shape)}; return {wanted}")
+        if not values.is_floating_point():
+            raise PluginError(f"{self._label} returned {name} of dtype {_told(values.dtype)}; return floating point")
+        if not torch.isfinite(values).all():
+            raise PluginError(f"{self._label} returned {name} that are not finite; a smaller learning rate may help")
+        return values
 
 
 def _told(value: object) -> str:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dsv_plugins.data.dataset import Dataset, open_dataset
 from dsv_plugins.errors import too_late
-from dsv_plugins.plugins.failures import blamed
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Progress
+from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.plugins.worker_registry import registry_of_process
+from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.run.folder import RunFolder, finished_folder
 from dsv_plugins.run.progress import TrainingProgress, write_progress
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def starts_from(self) -> Path | None:
-        """The folder of the trained detector with which the work begins; None for a new one."""
+        """Return the folder of the trained detector with which the work begins; None for a new one."""
         run = RunFolder(self.run)
         if self.resumes_from is not None:
             return EvaluationFolder(run.candidate(self.candidate.id, self.resumes_from)).detector
@@ -86,11 +86,11 @@ class Job:
         return None
 
     def dataset(self) -> Dataset:
-        """The images that came along, or those of the run folder."""
+        """Return the images that came along, or those of the run folder."""
         return self.images or open_dataset(RunFolder(self.run).data)
 
     def frozen_features(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """The frozen features of each set of images: those that came along, or those of the run folder."""
+        """Return the frozen features of each set of images: those that came along, or those of the run folder."""
         if self.features is not None or self.frozen is None:
             return self.features or {}
         run = RunFolder(self.run)
@@ -101,14 +101,11 @@ class Job:
 def train_candidate(job: Job) -> float:
     """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
     started = time.monotonic()
-    run, candidate = RunFolder(job.run), job.candidate
-    registry = registry_of_process(job.plugins)
-    detector, augmentation = make_detector(registry, candidate), make_augmentation(registry, candidate)
-    label = registry.label(DetectorEncoderPlugin, candidate.detector)
-    dataset = job.dataset()
+    run, candidate, dataset = RunFolder(job.run), job.candidate, job.dataset()
+    augmentation = make_augmentation(build_registry(job.plugins), candidate)
     curve: list[tuple[int, float]] = []
     progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
-    with blamed(label), threads(job.threads):
+    with _new_detector(job) as (detector, label):
         if job.starts_from is not None:
             detector.load(job.starts_from)
         _reuse_features(detector, dataset, job)
@@ -132,7 +129,7 @@ def train_candidate(job: Job) -> float:
 
 
 def shared_start_of(candidate: Candidate) -> Candidate:
-    """What stands for the start that this candidate shares with all others of its images and detector."""
+    """Return what stands for the start that this candidate shares with all others of its images and detector."""
     context = {name: value for name, value in candidate.context.items() if name != "augmentation"}
     return replace(candidate, augmentation=SHARED_START, params={}, context=context)
 
@@ -140,11 +137,9 @@ def shared_start_of(candidate: Candidate) -> Candidate:
 def train_shared_start(job: Job) -> float:
     """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
     started = time.monotonic()
-    run, registry = RunFolder(job.run), registry_of_process(job.plugins)
-    detector = make_detector(registry, job.candidate)
-    with blamed(registry.label(DetectorEncoderPlugin, job.candidate.detector)), threads(job.threads):
+    run, dataset = RunFolder(job.run), job.dataset()
+    with _new_detector(job) as (detector, _):
         progress = _reporter(run, job.candidate.id, [])
-        dataset = job.dataset()
         _reuse_features(detector, dataset, job)
         detector.fit_shared_start(dataset.train, seed=job.candidate.seed, progress=progress)
         with finished_folder(run.shared_start(job.candidate.id)) as path:
@@ -155,7 +150,7 @@ def train_shared_start(job: Job) -> float:
 
 
 def frozen_part_of(candidate: Candidate, settings: Sequence[str] | None, images: str = "") -> Candidate:
-    """What stands for the frozen features that this candidate shares with all others of its images and detector.
+    """Return what stands for the frozen features that this candidate shares with all others of its images and detector.
 
     Args:
         candidate: The candidate.
@@ -172,16 +167,24 @@ def frozen_part_of(candidate: Candidate, settings: Sequence[str] | None, images:
 def compute_frozen_features(job: Job) -> float:
     """Compute the frozen features of the set of images that the job's candidate names; returns the seconds it took."""
     started = time.monotonic()
-    run, registry = RunFolder(job.run), registry_of_process(job.plugins)
     images = str(job.candidate.params["images"])
-    detector = make_detector(registry, job.candidate)
-    label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
+    pixels: Tensor = getattr(job.dataset(), images)
     assert job.frozen is not None
-    with blamed(label), threads(job.threads), finished_folder(run.frozen_features(job.frozen, images)) as folder:
-        pixels: Tensor = getattr(job.dataset(), images)
+    target = RunFolder(job.run).frozen_features(job.frozen, images)
+    with _new_detector(job) as (detector, _), finished_folder(target) as folder:
         parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
         save_features(folder, parts, len(pixels))
     return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def _new_detector(job: Job) -> Iterator[tuple[DetectorEncoder, str]]:
+    """Make the job's detector, to be worked with in the block; what it raises there names its label."""
+    registry = build_registry(job.plugins)
+    detector = make_detector(registry, job.candidate)
+    label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
+    with wrap_errors(label), threads(job.threads):
+        yield detector, label
 
 
 def _reuse_features(detector: DetectorEncoder, dataset: Dataset, job: Job) -> None:
@@ -203,10 +206,7 @@ def threads(count: int) -> Iterator[None]:
 def _reporter(
     run: RunFolder, candidate_id: str, curve: list[tuple[int, float]], *, timeout: float | None = None
 ) -> Progress:
-    """Keeps the training curve, and writes how far the training is for whoever watches the run folder.
-
-    It ends a training that takes longer than it may.
-    """
+    """Return what keeps the training curve, writes how far the training is, and ends one that takes too long."""
     started, written = time.monotonic(), 0.0
 
     def report(update: int, planned: int, loss: float) -> None:

@@ -24,7 +24,7 @@ a quarter longer."""
 
 
 def project(embeddings: Embeddings) -> Array | None:
-    """The t-SNE of the train, augmented and test images, some of each: (points, 2), set after set.
+    """Return the t-SNE of the train, augmented and test images, some of each: (points, 2), set after set.
 
     None if all are alike. One thread, since a sum in another order would make another picture.
     """
@@ -45,7 +45,7 @@ def project(embeddings: Embeddings) -> Array | None:
 
 
 def thin(points: Array, limit: int) -> Array:
-    """At most `limit` rows, evenly spaced: rows are ordered by a hash, so these are as good as random."""
+    """Return at most `limit` rows, evenly spaced: rows are ordered by a hash, so these are as good as random."""
     if len(points) <= limit:
         return points
     rows: Array = np.linspace(0, len(points) - 1, limit).astype(int)

@@ -22,7 +22,7 @@ DRAWS = 7
 
 
 def pseudo_anomalies(registry: Registry, images: Tensor, seed: int) -> Tensor:
-    """One pseudo-anomaly of each image, by the built-in augmentations in turn, with patches of all sizes.
+    """Return one pseudo-anomaly of each image, by the built-in augmentations in turn, with patches of all sizes.
 
     They do not depend on what the study tries, so that no candidate is judged by its own augmentation alone.
 

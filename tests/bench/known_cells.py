@@ -6,8 +6,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from dsv_plugins.bench.cells import POOLED, Cell, MeasuredCandidate
-from dsv_plugins.bench.theory import Theory
+from dsv_plugins.bench.cells import FULL, POOLED, Cell
 
 
 def oracle_ranks(values: list[float]) -> list[Fraction]:
@@ -40,13 +39,30 @@ def cell(
     random: float | None = None,
 ) -> Cell:
     """A cell in which alignment falls and the parts of DSV follow their quantities as the AUC rises."""
+    theory = [
+        {"alignment": 1 - auc, "h_d": -auc, "h_s": auc, "discordance": -auc, "separability": auc, "concentration": 0.25}
+        for auc in aucs
+    ]
     candidates = [
-        MeasuredCandidate(
-            augmentation, {"patch_size": 0.01 * 2**index}, auc, Theory(1 - auc, -auc, auc, -auc, auc, 0.25)
-        )
+        {
+            "augmentation": augmentation,
+            "params": {"patch_size": 0.01 * 2**index},
+            "auc": auc,
+            "pixels": {},
+            **theory[index],
+        }
         for index, auc in enumerate(aucs)
     ]
-    return Cell(task, augmentation, seed, candidates, losses, random, notes=["a note"])
+    known = {"Average": sum(aucs) / len(aucs), **({} if random is None else {"Random": random})}
+    known |= {name: chosen(aucs, each) for name, each in losses.items()}
+    known |= {"best": max(aucs), "worst": min(aucs)}
+    known |= {f"Always {index}": auc for index, auc in enumerate(aucs)}
+    return Cell(task, augmentation, seed, candidates, losses, {FULL: known}, notes=["a note"])
+
+
+def chosen(values: list[float], losses: list[float]) -> float:
+    """The value of the candidate with the smallest loss; one whose loss is unusable ranks last."""
+    return values[min(range(len(values)), key=lambda index: math.inf if math.isnan(losses[index]) else losses[index])]
 
 
 PERFECT, SECOND, WORST = "dsv", "base", "mc"

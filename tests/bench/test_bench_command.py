@@ -62,7 +62,7 @@ def test_a_killed_benchmark_resumes_and_trains_nothing_twice(benched) -> None:
     trainings = finished_trainings(out)
     # Two tasks with two augmentations, each three candidates and the random run; nut's images differ by none of bolt's.
     assert len(trainings) == 2 * 2 * 4
-    assert re.search(r"about \d+ (s|min) left", completed.stdout)
+    assert re.search(r"about \d+:\d\d:\d\d left", completed.stdout)
     again = dsv_here(*tiny_bench(tasks, out, "--json"))
     assert again.returncode == 0, again.stderr
     assert finished_trainings(out) == trainings
@@ -108,7 +108,7 @@ def test_the_choices_are_judged_again_on_changed_test_sets(benched) -> None:
     _, out, _ = benched
     content = json.loads((out / "bench.json").read_text())
     variations = ["full", "34% anomalies", "20% anomalies", "normals × 1.2"]
-    assert len(content["variations"]) == len(variations) * 2 * 2
+    assert len(content["variations"]) == len(variations) * 2 * 3
     methods = {row["method"]: row for row in content["tables"]["variations"]}
     assert {"Average", "dsv", "pu-auc", "best"} <= set(methods)
     alone = [cell for cell in content["cells"] if cell["augmentation"] != "all together"]
@@ -227,14 +227,13 @@ def shown_values(output: str, title: str, methods: list[str]) -> dict[str, list[
     values: dict[str, list[str]] = {}
     inside = False
     for line in output.splitlines():
-        if not line.strip():
-            inside = False
-        elif line.strip() in (title, f"{title} (continued)"):
+        label = max((method for method in methods if line.startswith(f"{method} ")), key=len, default=None)
+        if line.strip() == title:
             inside = True
-        elif inside:
-            label = max((method for method in methods if line.startswith(f"{method} ")), key=len, default=None)
-            if label is not None:
-                values.setdefault(label, []).extend(line[len(label) :].split())
+        elif inside and label is not None:
+            values.setdefault(label, []).extend(line[len(label) :].split())
+        elif line.strip() and not line.startswith("method "):
+            inside = False
     return values
 
 
@@ -279,8 +278,31 @@ def test_tables_fit_eighty_columns_with_all_selectors_and_four_augmentations(ben
             ]
             for row in rows
         }
-        assert len(expected) == len(methods) - (pool == "all together")  # which has no Random
-        assert shown_values(output, f"Quality of the choices: {pool}", labels) == expected
+        constants = [
+            row for row in tables["pools"] if row["augmentation"] == pool and row["method"].startswith("Always")
+        ]
+        best = max((row for row in constants if row["test set"] == "full"), key=lambda row: row["AUC"])["method"]
+        assert {"best", best} < set(expected)
+        assert len(expected) == len(methods) + 2 - (pool == "all together")  # which has no Random
+        assert shown_values(output, f"Quality of the choices: {pool}", [*expected]) == expected
+
+
+def test_one_table_has_every_pool_test_set_ensemble_and_constant(benched) -> None:
+    _, out, _ = benched
+    content = json.loads((out / "bench.json").read_text())
+    rows = {(row["augmentation"], row["test set"], row["method"]): row for row in content["tables"]["pools"]}
+    cells = [cell for cell in content["cells"] if cell["augmentation"] == "all together"]
+    selectors = list(cells[0]["losses"])
+    for test_set in ("full", "34% anomalies", "20% anomalies", "normals × 1.2"):
+        names = {method for pool, name, method in rows if (pool, name) == ("all together", test_set)}
+        assert names >= {*selectors, *(f"Weighted by {name}" for name in selectors), "Ensemble", "Average", "best"}
+        assert len([name for name in names if name.startswith("Always ")]) == 6
+    for place, candidate in enumerate(cells[0]["candidates"]):
+        size = candidate["params"]["patch_size"]
+        row = rows["all together", "full", f"Always {candidate['augmentation']}(patch_size={size})"]
+        regrets = [cell["auc"]["best"] - cell["candidates"][place]["auc"] for cell in cells]
+        assert row["regret"] == pytest.approx(sum(regrets) / len(regrets))
+        assert row["largest regret"] == pytest.approx(max(regrets))
 
 
 def test_seeds_are_a_list(task, tmp_path, capsys) -> None:

@@ -13,15 +13,15 @@ from known_evaluations import evaluation
 from dsv_plugins import hookimpl
 from dsv_plugins.bench.cells import POOLED, measure
 from dsv_plugins.bench.figures import figures_page
-from dsv_plugins.bench.methods import Method, installed_methods, losses_of
-from dsv_plugins.bench.output import tabulate
+from dsv_plugins.bench.methods import installed_selectors, losses_of
 from dsv_plugins.bench.protocol import Bench
-from dsv_plugins.bench.reuse import reuse_work
+from dsv_plugins.bench.studies import Trained, reuse_work
+from dsv_plugins.bench.tables import tabulate
 from dsv_plugins.bench.tasks import find_tasks
-from dsv_plugins.bench.time_left import TimeLeft
 from dsv_plugins.errors import TrainingError
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import AugmentationPlugin, SelectorPlugin
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE, build_registry
+from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.artifacts import ImageIndex, read_image_index, write_image_index
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study
@@ -71,13 +71,12 @@ class SpotPlugin:
 def test_every_selector_takes_part_and_a_failing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DISABLE_VARIABLE, "*")  # whatever else is installed beside the tests
     registry = build_registry([Plugins()])
-    methods = installed_methods(registry)
-    labels = [method.label for method in methods]
+    labels = installed_selectors(registry)
     paper, ours = ["base", "mmd", "std", "mc", "select", "hits"], ["cosine", "energy"]
     assert labels == [*paper, *ours, "failing", "short", "dsv", "discordance", "separability", "dsv-reference"]
-    with_holdout = [method.label for method in installed_methods(registry, holdout=0.15)]
-    assert set(with_holdout) - set(labels) == {"pu-auc", "pseudo-auc", "rank-aggregate"}
-    losses, problems = losses_of(methods, [evaluation(0.01, 0), evaluation(0.02, 1)], registry)
+    with_holdout = installed_selectors(registry, holdout=0.15)
+    assert set(with_holdout) - set(labels) == {"pu-auc", "pseudo-auc", "weighted-pseudo-auc", "rank-aggregate"}
+    losses, problems = losses_of(labels, [evaluation(0.01, 0), evaluation(0.02, 1)], registry)
     assert list(losses) == [label for label in labels if label not in ("failing", "short")]
     assert losses["dsv"] != losses["dsv-reference"]
     assert "out of luck" in problems[0]
@@ -89,11 +88,11 @@ def test_a_candidate_without_finite_scores_is_left_out_and_named() -> None:
     good, bad = evaluation(0.01, 0), evaluation(0.02, 1)
     bad.scores.test[0] = math.nan
     labels = [False] * 5 + [True] * 3
-    measured = measure(("a", "cutout", 0), [bad, good], labels, methods=[Method("dsv", "dsv")], registry=registry)
-    assert [candidate.params["patch_size"] for candidate in measured.candidates] == [0.01]
+    measured = measure(("a", "cutout", 0), Trained([bad, good], labels), ["dsv"], registry)
+    assert [candidate["params"]["patch_size"] for candidate in measured.candidates] == [0.01]
     assert "patch_size=0.02" in measured.notes[0]
     with pytest.raises(TrainingError, match="no candidate has test scores"):
-        measure(("a", "cutout", 0), [bad], labels, methods=[], registry=registry)
+        measure(("a", "cutout", 0), Trained([bad], labels), [], registry)
 
 
 def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(task: Path, tmp_path) -> None:
@@ -103,7 +102,7 @@ def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(
     result = bench.run(conduct=lambda study: study.run(), report=said.append)
     assert not result.failures
     (measured,) = result.cells
-    assert measured.random is None
+    assert "Random" not in measured.aucs["full"]
     assert measured.notes == [
         "no Random run: shade has values that are not numbers, so there is no range to draw it from"
     ]
@@ -111,20 +110,33 @@ def test_an_augmentation_without_ranges_has_no_random_run_and_is_still_measured(
     assert "shade=light" in figures_page(result.cells, tabulate(result))
 
 
-def test_the_time_left_is_estimated_from_what_appears_on_the_disk(tmp_path: Path, monkeypatch) -> None:
+def test_the_time_left_is_estimated_from_the_studies_that_are_finished(tmp_path: Path, monkeypatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("dsv_plugins.bench.time_left.time.monotonic", lambda: now[0])
-    first, second = tmp_path / "first", tmp_path / "second"
-    for name in ("candidates/a-12", "candidates/.b-12.x.partial"):
-        (first / name).mkdir(parents=True)
-    time_left = TimeLeft({first: 3, second: 3})
-    assert time_left.missing() == 5
-    assert str(time_left) == ""
-    (first / "candidates/b-12").mkdir()
-    now[0] += 60
-    assert str(time_left) == "about 4 min left"
-    now[0] += 3600
-    assert str(time_left) == "about 4.1 h left"
+    monkeypatch.setattr("dsv_plugins.bench.protocol.time.monotonic", lambda: now[0])
+    make_task(tmp_path / "parts")
+    said: list[str] = []
+
+    def conduct(study: Study) -> None:
+        now[0] += 60
+        study.folder().mkdir(parents=True)
+        if "cutdiff" not in study.augmentation:
+            RunFolder(study.folder()).selection.write_text("{}")
+        raise TrainingError("it is not trained here")
+
+    augmentations = ["cutout", "cutavg", "cutdiff", "cutpaste"]
+    finished = RunFolder(tmp_path / "out/parts/cutout-0").selection
+    finished.parent.mkdir(parents=True)
+    finished.write_text("{}")  # by an earlier call, which says nothing of the time that a study takes
+    Bench(find_tasks([tmp_path / "parts"]), tmp_path / "out", augmentations).run(
+        conduct=lambda study: conduct(study) if "cutout" not in study.augmentation else None, report=said.append
+    )
+    begun = [line for line in said if "failed" not in line]
+    assert begun == [
+        "parts, cutout, seed 0",
+        "parts, cutavg, seed 0",
+        "parts, cutdiff, seed 0; about 0:02:00 left",
+        "parts, cutpaste, seed 0; about 0:04:00 left",
+    ]
 
 
 def test_each_seed_of_the_list_is_trained_and_its_images_are_prepared_once(tmp_path: Path, monkeypatch) -> None:
@@ -170,7 +182,7 @@ def test_shared_starts_and_frozen_features_are_reused_within_a_task(tmp_path: Pa
         def refused(source: str, target: str) -> None:
             raise OSError("no links here")
 
-        monkeypatch.setattr("dsv_plugins.bench.reuse.os.link", refused)
+        monkeypatch.setattr("dsv_plugins.bench.studies.os.link", refused)
     there, run = tmp_path / "parts/cutout-0", tmp_path / "parts/cutavg-0"
     finished = {"shared/start-1/detector/weights": "a", "frozen/part-1/train/early.npy": "b"}
     unfinished = {"shared/.start-2.x.partial/weights": "c", "frozen/part-1/.test.x.partial/early.npy": "d"}

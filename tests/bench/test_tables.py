@@ -14,11 +14,11 @@ import pytest
 from known_cells import PERFECT, SECOND, WORST, cell, known_cells, oracle_ranks, oracle_signed_rank_p
 from scipy import stats
 
-from dsv_plugins.bench.cells import POOLED, Cell
+from dsv_plugins.bench.cells import FULL, POOLED, Cell
 from dsv_plugins.bench.figures import figures_page
-from dsv_plugins.bench.output import describe, tabulate, write
+from dsv_plugins.bench.output import Table, as_csv, as_json, as_markdown, describe, write
 from dsv_plugins.bench.protocol import BenchResult
-from dsv_plugins.bench.table import Table, as_csv, as_json, as_markdown
+from dsv_plugins.bench.tables import tabulate
 
 
 def value(tables: list[Table], name: str, row: tuple[str, ...], column: str) -> float | str:
@@ -27,7 +27,7 @@ def value(tables: list[Table], name: str, row: tuple[str, ...], column: str) -> 
 
 
 def test_average_aucs_and_ranks() -> None:
-    tables = tabulate(BenchResult(known_cells(), {}))
+    tables = tabulate(BenchResult(known_cells()))
     row = ("cutout",)
     expected = {"Average": 0.6, "Random": 0.725, SECOND: 0.55, WORST: 0.4, PERFECT: 0.8, "best": 0.8, "worst": 0.4}
     for method, auc in expected.items():
@@ -41,13 +41,13 @@ def test_average_aucs_and_ranks() -> None:
 
 
 def test_the_pool_of_all_has_no_random_run() -> None:
-    tables = tabulate(BenchResult(known_cells(), {}))
+    tables = tabulate(BenchResult(known_cells()))
     assert math.isnan(value(tables, "auc", (POOLED,), "Random"))
     assert value(tables, "rank", (POOLED,), PERFECT) == 1.0
 
 
 def test_regret_the_worst_choice_and_the_share_of_best_ones() -> None:
-    tables = tabulate(BenchResult(known_cells(), {}))
+    tables = tabulate(BenchResult(known_cells()))
     assert value(tables, "choices", ("cutout", PERFECT), "regret") == 0.0
     assert value(tables, "choices", ("cutout", PERFECT), "best chosen") == 1.0
     assert value(tables, "choices", ("cutout", WORST), "regret") == pytest.approx(0.4)
@@ -58,7 +58,7 @@ def test_regret_the_worst_choice_and_the_share_of_best_ones() -> None:
 
 
 def test_several_seeds_are_a_mean_and_a_spread() -> None:
-    tables = tabulate(BenchResult(known_cells(seeds=2), {}))
+    tables = tabulate(BenchResult(known_cells(seeds=2)))
     # The best of nut is .7 with one seed and .8 with the other, that of bolt always .9.
     assert value(tables, "auc", ("cutout",), PERFECT) == pytest.approx(0.825)
     assert value(tables, "choices", ("cutout", PERFECT), "± over seeds") == pytest.approx(0.05 / math.sqrt(2))
@@ -66,13 +66,13 @@ def test_several_seeds_are_a_mean_and_a_spread() -> None:
 
 
 def test_p_values_leave_the_pool_of_all_out() -> None:
-    tables = tabulate(BenchResult(known_cells(), {}))
+    tables = tabulate(BenchResult(known_cells()))
     assert value(tables, "wilcoxon", (PERFECT,), WORST) == pytest.approx(oracle_signed_rank_p([0.6, 0.2]))
     assert value(tables, "wilcoxon", (PERFECT,), "Random") == pytest.approx(oracle_signed_rank_p([0.0, 0.15]))
 
 
 def test_ablation_correlations_and_theory() -> None:
-    tables = tabulate(BenchResult(known_cells(), {}))
+    tables = tabulate(BenchResult(known_cells()))
     # An unusable loss ranks last, so separability chooses the third candidate.
     assert value(tables, "ablation", ("cutout", "bolt"), "separability") == 0.3
     assert value(tables, "ablation", ("cutout", "(mean)"), "dsv") == pytest.approx(0.8)
@@ -88,7 +88,7 @@ def test_ablation_correlations_and_theory() -> None:
 def test_a_method_that_lacks_a_choice_somewhere_is_not_compared_there() -> None:
     cells = [each for each in known_cells() if each.augmentation != POOLED]
     losses = {name: losses for name, losses in cells[0].losses.items() if name != PERFECT}
-    tables = tabulate(BenchResult([cell("bolt", "cutout", cells[0].pool, losses, random=0.9), cells[1]], {}))
+    tables = tabulate(BenchResult([cell("bolt", "cutout", cells[0].pool, losses, random=0.9), cells[1]]))
     assert math.isnan(value(tables, "auc", ("cutout",), PERFECT))
     assert value(tables, "auc", ("cutout",), WORST) == pytest.approx(0.4)
     assert value(tables, "tasks", ("cutout", "nut"), PERFECT) == pytest.approx(0.7)
@@ -96,7 +96,7 @@ def test_a_method_that_lacks_a_choice_somewhere_is_not_compared_there() -> None:
 
 def test_tables_as_text_agree_with_their_numbers(tmp_path: Path) -> None:
     cells = known_cells()
-    tables = tabulate(BenchResult(cells, {}))
+    tables = tabulate(BenchResult(cells))
     result = BenchResult(cells, {"washer, cutout, seed 0": "no images"})
     write(tmp_path, result, tables, describe(result, tables, {"seeds": [0]}))
     page = (tmp_path / "tables.md").read_text()
@@ -123,7 +123,7 @@ def test_bars_in_names_do_not_break_a_markdown_table() -> None:
 
 def test_the_figures_hold_the_library_once_and_escape_names() -> None:
     cells = [cell("<b>bold</b>", "cutout", [0.6, 0.9, 0.3], {"dsv": [1.0, 0.0, 2.0]})]
-    page = figures_page(cells, tabulate(BenchResult(cells, {})))
+    page = figures_page(cells, tabulate(BenchResult(cells)))
     assert page.count("plotly.js v") == 1
     assert "\\u003cb\\u003ebold" not in page  # as plotly writes the text <b>bold, which it would show in bold
     assert "&lt;b&gt;bold" in page
@@ -155,7 +155,7 @@ def oracle_means(cells: list[Cell], method: str) -> dict[str, float]:
     """The mean AUC over the seeds of each task."""
     by_task: dict[str, list[float]] = {}
     for each in cells:
-        by_task.setdefault(each.task, []).append(each.best if method == "best" else each.aucs[method])
+        by_task.setdefault(each.task, []).append(each.aucs[FULL][method])
     return {task: sum(aucs) / len(aucs) for task, aucs in by_task.items()}
 
 
@@ -173,8 +173,14 @@ COMPARED = ["Average", "Random", "base", "dsv", "discordance"]
 )
 def test_choices_against_plain_loops(seed: int, tasks: int, seeds: int) -> None:
     cells = random_cells(seed, tasks=tasks, seeds=seeds)
-    rows = {row["method"]: row for row in as_json(tabulate(BenchResult(cells, {})))["choices"]}
-    assert sorted(rows) == sorted(COMPARED)  # mc has no choice in one cell
+    rows = {row["method"]: row for row in as_json(tabulate(BenchResult(cells)))["choices"]}
+    constants = [f"Always {index}" for index in range(4)]
+    best_constant = max(constants, key=lambda name: sum(oracle_means(cells, name).values()))
+    assert sorted(rows) == sorted([*COMPARED, "best", best_constant])  # mc has no choice in one cell
+    pools = {row.pop("method"): row for row in as_json(tabulate(BenchResult(cells)))["pools"]}
+    assert sorted(pools) == sorted([*COMPARED, "best", *constants])
+    assert {row.pop("test set") for row in pools.values()} == {"full"}
+    rows |= {name: {"method": name, **pools[name]} for name in constants}
     best, average, dsv = (oracle_means(cells, method) for method in ("best", "Average", "dsv"))
     for method, row in rows.items():
         means = oracle_means(cells, method)
@@ -189,9 +195,9 @@ def test_choices_against_plain_loops(seed: int, tasks: int, seeds: int) -> None:
                 worse += 1
         chosen_best: dict[str, list[bool]] = {}
         for each in cells:
-            chosen_best.setdefault(each.task, []).append(each.best - each.aucs[method] < 1e-10)
+            chosen_best.setdefault(each.task, []).append(max(each.pool) - each.aucs[FULL][method] < 1e-10)
         seed_means = [
-            np.mean([each.aucs[method] for each in cells if each.seed == trained and each.task != "task1"])
+            np.mean([each.aucs[FULL][method] for each in cells if each.seed == trained and each.task != "task1"])
             for trained in range(seeds)
         ]
         assert row["AUC"] == pytest.approx(sum(means.values()) / tasks)
@@ -208,7 +214,7 @@ def test_choices_against_plain_loops(seed: int, tasks: int, seeds: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_ranks_and_p_values_of_several_seeds_against_plain_loops(seed: int) -> None:
     cells = random_cells(seed, tasks=9, seeds=3)
-    tables = tabulate(BenchResult(cells, {}))
+    tables = tabulate(BenchResult(cells))
     means = {method: oracle_means(cells, method) for method in COMPARED}
     ranked = [method for method in COMPARED if method != "discordance"]
     ranks = [oracle_ranks([round(means[method][task], 10) for method in ranked]) for task in means["dsv"]]
@@ -223,11 +229,11 @@ def test_seeds_that_change_nothing_change_no_statistic() -> None:
     """Three seeds are not three times as many tasks."""
     once = [each for each in random_cells(0, tasks=8, seeds=1) if each.task != "task0"]
     again = [
-        Cell(each.task, each.augmentation, seed, each.candidates, each.losses, each.random)
+        Cell(each.task, each.augmentation, seed, each.candidates, each.losses, each.aucs)
         for each in once
         for seed in range(3)
     ]
-    one, three = (as_json(tabulate(BenchResult(cells, {}))) for cells in (once, again))
+    one, three = (as_json(tabulate(BenchResult(cells))) for cells in (once, again))
     for name, rows in one.items():
         for row, repeated in zip(rows, three[name], strict=True):
             for column, expected in row.items():
@@ -244,6 +250,6 @@ def test_a_task_counts_once_however_many_of_its_seeds_succeeded() -> None:
     losses = {"dsv": [0.0, 1.0]}
     cells = [cell("bolt", "cutout", [0.9, 0.5], losses, seed=seed) for seed in range(3)]
     cells.append(cell("nut", "cutout", [0.5, 0.6], losses))
-    tables = tabulate(BenchResult(cells, {}))
+    tables = tabulate(BenchResult(cells))
     assert value(tables, "auc", ("cutout",), "dsv") == pytest.approx((0.9 + 0.5) / 2)
     assert value(tables, "choices", ("cutout", "dsv"), "regret") == pytest.approx((0.0 + 0.1) / 2)

@@ -51,6 +51,7 @@ def test_labels_are_asked_for_before_anything_is_trained(tmp_path: Path) -> None
         ({"seeds": [2, -1]}, "seeds is 2,-1"),
         ({"augmentations": []}, "at least one"),
         ({"augmentations": ["cutout", "cutout"]}, "each augmentation once"),
+        ({"thin": [0.3, 0.1, 0.3]}, "thin has a share twice: 0.3, 0.1, 0.3"),
     ],
 )
 def test_wrong_settings_are_refused(task: Path, tmp_path: Path, settings: dict, message: str) -> None:

@@ -20,7 +20,7 @@ from scipy import stats
 from dsv_plugins import SelectorPlugin, build_registry
 from dsv_plugins.bench.methods import AVERAGE, RANDOM
 from dsv_plugins.bench.statistics import DECIMALS, signed_rank_p
-from dsv_plugins.plugins.registry import DISTRIBUTION
+from dsv_plugins.plugins.discovery import DISTRIBUTION
 
 BEST = "best"
 SIGNIFICANT, LARGEST_REGRET, TIE = 0.05, 0.15, 0.003

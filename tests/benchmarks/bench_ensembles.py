@@ -15,7 +15,8 @@ from statistics import fmean
 import torch
 
 from dsv_plugins import SelectorPlugin, build_registry
-from dsv_plugins.bench.aucs import auc_of, ensemble_auc, labels_of
+from dsv_plugins.bench.methods import auc_of, ensemble_auc
+from dsv_plugins.bench.tasks import labels_of
 from dsv_plugins.plugins.search import rank
 from dsv_plugins.run.artifacts import EvaluationFolder
 

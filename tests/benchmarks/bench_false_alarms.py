@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from dsv_plugins import InputError, select
-from dsv_plugins.bench.aucs import auc_of, labels_of
-from dsv_plugins.bench.tasks import find_tasks
+from dsv_plugins.bench.methods import auc_of
+from dsv_plugins.bench.tasks import find_tasks, labels_of
 from dsv_plugins.calibration import Calibration
 
 RATES = (0.01, 0.05, 0.1)

@@ -11,7 +11,7 @@ computation adds to the peak. The straightforward ones hold every distance and e
 `--side-by-side` and `--judging` measure processor time on one thread, by turns in one process: their ratios stand on a
 busy machine too. The first compares the three mean distances of DSV with three calls of torch.cdist, for embeddings
 1,000 away from the origin. The second judges nine candidates by all selectors, with 100 resamples where each candidate
-is judged alone: as a study does, and with nothing shared, one resample after the other.
+is judged alone: as a study does, and one resample after the other.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def judging() -> None:
     times = by_turns({"together": together, "apart": apart}, seconds=10)
     print(f"{len(names)} selectors, nine candidates: {times['together']:.2f} s of processor time")
     ratio = times["apart"] / times["together"]
-    print(f"nothing shared, one resample after the other: {times['apart']:.2f} s (×{ratio:.1f})")
+    print(f"one resample after the other: {times['apart']:.2f} s (×{ratio:.1f})")
 
 
 def main() -> None:

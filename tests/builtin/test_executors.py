@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,12 +14,23 @@ import psutil
 import pytest
 
 from dsv_plugins import ExecutorPlugin, InputError, PluginSettingsError, TrainingError, build_registry
-from dsv_plugins.builtin.executors import forking, hook, processes
+from dsv_plugins.builtin.executors import hook, processes
 
 
 def outcomes(name: str, work, jobs, **params):
     executor = build_registry().create(ExecutorPlugin, name, params)
     return {outcome.index: outcome for outcome in executor.run(work, jobs)}
+
+
+@pytest.fixture(params=[True, False], ids=["forked", "started"])
+def forks(request, monkeypatch):
+    """Whether workers are forked, as on a Linux without a GPU."""
+    if request.param and not hook.can_fork():
+        pytest.skip("workers are not forked here")
+    processes.end_launchers()
+    monkeypatch.setattr(hook, "can_fork", lambda: request.param)
+    yield request.param
+    processes.end_launchers()
 
 
 def double(job):
@@ -52,16 +64,17 @@ def test_every_job_has_its_outcome(name):
     assert "this job is bad" in str(found[1].error)
 
 
-def test_processes_are_others_and_as_many_as_asked_for(tmp_path):
-    found = outcomes("processes", _process_and_pause, range(6), workers=2)
-    processes = {outcome.value for outcome in found.values()}
-    assert len(processes) == 2
-    assert os.getpid() not in processes
+def test_processes_are_others_and_as_many_as_asked_for():
+    found = [outcome.value for outcome in outcomes("processes", _process_and_times, range(6), workers=2).values()]
+    assert os.getpid() not in {process for process, _, _ in found}
+    at_once = [sum(began <= moment < ended for _, began, ended in found) for _, moment, _ in found]
+    assert max(at_once) == 2
 
 
-def _process_and_pause(job):
+def _process_and_times(job):
+    began = time.monotonic()
     time.sleep(0.3)
-    return os.getpid()
+    return os.getpid(), began, time.monotonic()
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path):
@@ -128,6 +141,14 @@ def test_an_error_that_cannot_travel_is_told():
     assert str(found.error) == "UnpicklableError: 1 and 2"
 
 
+def test_a_job_that_cannot_travel_is_told():
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 1})
+    with executor.warmed_up(functools.partial(double, threading.Lock())):
+        found = {outcome.index: outcome for outcome in executor.run(double, [1, threading.Lock()])}
+    assert found[0].value == 2
+    assert str(found[1].error) == "cannot pickle '_thread.lock' object"
+
+
 def sleep_if_positive(job):
     time.sleep(max(job, 0))
     return os.getpid()
@@ -148,49 +169,88 @@ def print_everywhere(job):
 
 
 def test_a_job_cannot_reach_the_standard_streams_of_the_driver(capfd):
-    for process in (*workers_of_this_process(), *forkers(psutil.Process().children())):
-        process.kill()  # it has the streams of an earlier test
+    processes.end_launchers()  # it has the streams of an earlier test
     found = outcomes("processes", print_everywhere, [0, 1, 0], workers=1)
     assert isinstance(found[1].error, EOFError)
     assert found[2].value == 0
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert printed.err.count("from a child") == 3
+    assert printed.err.count("printed") == printed.err.count("from a child") == 3
 
 
-def test_no_more_processes_than_jobs(tmp_path):
+def test_no_more_processes_than_jobs(tmp_path, forks):
     executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 4}).limited(jobs=2)
     assert executor.parallelism == 2
-    before = workers_of_this_process()
     with contextlib.suppress(InputError), executor.warmed_up(functools.partial(_note_process, tmp_path)):
-        _wait_until(lambda: len(workers_of_this_process()) == max(2, len(before)))
+        _wait_until(lambda: len(list(tmp_path.iterdir())) == (1 if forks else 2))
         time.sleep(0.5)  # there would be more by now
-        assert len(workers_of_this_process()) == max(2, len(before))
+        assert len(workers_of_this_process()) == (0 if forks else 2)
         raise InputError("no matter what")
+    assert not launchers()
     assert not workers_of_this_process()
-    list(executor.limited(jobs=9).run(double, [1]))
-    assert len(workers_of_this_process()) == 1
+    jobs = list(executor.limited(jobs=9).run(_process_and_pause, [1]))
+    assert len(jobs) == 1
+    assert len(workers_of_this_process()) == (0 if forks else 1)
+
+
+def _process_and_pause(job):
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def launchers() -> list[psutil.Process]:
+    """The processes of this one that start workers."""
+    return [child for child in psutil.Process().children() if "launch(" in " ".join(child.cmdline())]
 
 
 def workers_of_this_process() -> list[psutil.Process]:
-    """Those that were started, and those that were forked from a process that only forks."""
-    own = psutil.Process()
-    alive = [child for child in own.children(recursive=True) if child.status() != "zombie"]
-    started = [child for child in alive if "serve(" in " ".join(child.cmdline())]
-    return started + [child for child in forkers(alive) if child.ppid() != own.pid]
+    """What launchers started: all but the process in which multiprocessing counts semaphores, if there is one."""
+    started = [child for launcher in launchers() for child in launcher.children() if child.status() != "zombie"]
+    return [child for child in started if "resource_tracker" not in " ".join(child.cmdline())]
 
 
-def forkers(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """The processes that fork, and what they have forked, which has their command line."""
-    return [process for process in processes if "fork_on_request" in " ".join(process.cmdline())]
-
-
-def test_a_pool_whose_idle_workers_are_killed_goes_on():
+def test_a_pool_whose_idle_processes_are_killed_goes_on(forks):
     executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
     for _ in range(2):
         assert [outcome.error for outcome in executor.run(double, [1, 2, 3])] == [None] * 3
-        for worker in workers_of_this_process():
-            worker.kill()
+        for process in launchers() if forks else workers_of_this_process():
+            process.kill()
+
+
+def change_torch(job):
+    import torch
+
+    before = str(torch.get_default_dtype())
+    torch.set_default_dtype(torch.float64)
+    torch.backends.mkldnn.enabled = False
+    return before
+
+
+@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
+def test_what_a_plugin_does_to_a_library_ends_with_its_job():
+    found = outcomes("processes", change_torch, range(3), workers=1)
+    assert {outcome.value for outcome in found.values()} == {"torch.float32"}
+
+
+UNGUARDED = """
+import os
+from dsv_plugins import ExecutorPlugin, build_registry
+
+print("the script runs")
+
+def work(job):
+    return job * FACTOR
+
+FACTOR = 2
+executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+print(sorted(outcome.value for outcome in executor.run(work, [1, 2])))
+"""
+
+
+def test_a_script_without_a_main_guard_runs_once(tmp_path, forks):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    completed = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True)
+    assert (completed.stdout, completed.stderr) == ("the script runs\n[2, 4]\n", "")
 
 
 def test_workers_die_with_a_killed_parent():
@@ -217,32 +277,25 @@ def test_workers_die_with_a_killed_parent():
         parent.kill()
 
 
-@pytest.fixture(params=[True, False], ids=["forked", "started"])
-def forks(request, monkeypatch):
-    """Whether workers are forked, as on a Linux without a GPU."""
-    if request.param and not forking.can_fork():
-        pytest.skip("this system cannot fork")
-    processes._WORKERS.end()
-    monkeypatch.setattr(processes, "can_fork", lambda: request.param)
-    monkeypatch.setattr(hook, "_may_have_accelerator", lambda: False)
-    yield request.param
-    processes._WORKERS.end()
-
-
 def test_workers_are_up_before_there_is_work(tmp_path, forks):
     executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
     with executor.warmed_up(functools.partial(_note_process, tmp_path)):
-        _wait_until(
-            lambda: len(workers_of_this_process()) == 2 and len(list(tmp_path.iterdir())) == (1 if forks else 2)
-        )
-        ready = {worker.pid for worker in workers_of_this_process()}
-        assert {outcome.value for outcome in executor.run(_process_and_pause, range(4))} == ready
-    prepared = {int(file.name) for file in tmp_path.iterdir()}
+        _wait_until(lambda: len(list(tmp_path.iterdir())) == (1 if forks else 2))
+        prepared = {int(file.name) for file in tmp_path.iterdir()}
+        done = {outcome.value for outcome in executor.run(_process_and_parent, range(4))}
+    assert {process.pid for process in (launchers() if forks else workers_of_this_process())} == prepared
+    assert {parent for _, parent in done} == {launcher.pid for launcher in launchers()}
     if forks:
-        assert {psutil.Process(worker).ppid() for worker in ready} == prepared, "one process prepares for both"
+        assert len(done) == 4, "each job has a process of its own"
     else:
-        assert prepared == ready
-    assert all(psutil.pid_exists(process) for process in ready), "the next study finds them ready"
+        assert {process for process, _ in done} == prepared
+    assert len(list(tmp_path.iterdir())) == len(prepared), "nothing is imported twice"
+    assert all(psutil.pid_exists(process) for process in prepared), "the next study finds them ready"
+
+
+def _process_and_parent(job):
+    time.sleep(0.3)
+    return os.getpid(), os.getppid()
 
 
 def test_workers_that_die_or_are_late_are_told_and_replaced_however_they_were_started(tmp_path, forks):
@@ -260,36 +313,60 @@ def test_workers_that_die_or_are_late_are_told_and_replaced_however_they_were_st
         assert sorted(outcome.value for outcome in executor.run(double, [1, 2, 3])) == [2, 4, 6]
         late = list(executor.limited(seconds=1.0).run(time.sleep, [60]))
         assert str(late[0].error).startswith("it took longer than 1 s")
-    processes._WORKERS.end()
-    assert not workers_of_this_process()
-    assert not forkers(psutil.Process().children(recursive=True))
+    assert not [child for launcher in launchers() for child in launcher.children() if child.status() == "zombie"]
+    processes.end_launchers()
+    assert not psutil.Process().children(recursive=True)
 
 
-@pytest.mark.skipif(not forking.can_fork(), reason="this system cannot fork")
+def leave_a_child_that_has_all_files(job):
+    """As a process that loads images: a fork without exec, so that it has the pipes of its parent."""
+    if os.fork() == 0:
+        time.sleep(600)
+    if job == "deadly":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job
+
+
+def test_a_child_of_a_training_hides_no_death(forks):
+    started = time.monotonic()
+    found = outcomes("processes", leave_a_child_that_has_all_files, ["deadly", 1], workers=2, retries=0)
+    assert "died once, killed by SIGKILL" in str(found[0].error)
+    assert found[1].value == 1
+    assert time.monotonic() - started < 120
+
+
+@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
 @pytest.mark.parametrize(
     "prepare", ["import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()", "os._exit(5)"]
 )
-def test_what_must_not_be_forked_is_started(tmp_path, monkeypatch, prepare):
-    processes._WORKERS.end()
-    monkeypatch.setattr(hook, "_may_have_accelerator", lambda: False)
+def test_what_must_not_be_forked_harms_no_job(prepare):
+    processes.end_launchers()
     executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
     with executor.warmed_up(functools.partial(exec, f"import os; {prepare}")):
         assert sorted(outcome.value for outcome in executor.run(double, [1, 2, 3])) == [2, 4, 6]
-        assert workers_of_this_process()
-        assert not forkers(psutil.Process().children(recursive=True))
+    processes.end_launchers()
 
 
-def test_a_forker_that_is_killed_takes_no_job_along(monkeypatch, forks):
-    if not forks:
-        pytest.skip("there is none")
+def test_a_launcher_that_is_killed_takes_no_job_along(tmp_path, forks):
     executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
     with executor.warmed_up(int):
-        running = executor.run(_process_and_pause, range(6))
-        next(running)
-        for process in forkers(psutil.Process().children()):
+        running = executor.run(functools.partial(_note_process_and_pause_once, tmp_path), range(6))
+        assert next(running).error is None
+        _wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        for process in launchers():
             process.kill()
+        _wait_until(lambda: not any(_is_running(int(file.name)) for file in tmp_path.iterdir()))
         assert [outcome.error for outcome in running] == [None] * 5
         assert [outcome.error for outcome in executor.run(double, [1, 2])] == [None] * 2
+
+
+def _note_process_and_pause_once(folder, job):
+    if job and len(list(folder.iterdir())) < 2:
+        _note_process_and_pause_for_long(folder)
+
+
+def _is_running(process):
+    return psutil.pid_exists(process) and psutil.Process(process).status() != "zombie"
 
 
 def test_what_fails_early_does_not_wait_for_workers_that_are_starting(tmp_path, forks):
@@ -298,7 +375,7 @@ def test_what_fails_early_does_not_wait_for_workers_that_are_starting(tmp_path, 
     with contextlib.suppress(InputError), warmed_up:
         _wait_until(lambda: list(tmp_path.iterdir()))
         raise InputError("a setting is wrong")
-    assert not [file for file in tmp_path.iterdir() if psutil.pid_exists(int(file.name))]
+    _wait_until(lambda: not any(_is_running(int(file.name)) for file in tmp_path.iterdir()))
 
 
 def _note_process(folder):
@@ -318,24 +395,17 @@ def _wait_until(condition):
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_an_interrupt_does_not_reach_a_worker_that_is_starting():
-    script = """
-import os, psutil
-from pathlib import Path
-from dsv_plugins import ExecutorPlugin, build_registry
+def test_an_interrupt_reaches_no_worker_however_early(forks):
+    """A Ctrl-C goes to all processes in the group of the driver."""
+    executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
+    with executor.warmed_up(int):
+        assert [os.getpgid(launcher.pid) != os.getpgid(0) for launcher in launchers()] == [True]
+        groups = [outcome.value for outcome in executor.run(_group, range(3))]
+        assert groups == [os.getpgid(launcher.pid) for launcher in launchers()] * 3
 
-executor = build_registry().create(ExecutorPlugin, "processes", {"workers": 2})
-with executor.warmed_up(os.getpid):
-    for child in psutil.Process().children():
-        if "dsv_plugins.builtin.executors" in " ".join(child.cmdline()):
-            lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
-            masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigIgn"))]
-            print((masks[0] | masks[1]) >> 1 & 1)
-"""
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    forks = forking.can_fork() and not hook._may_have_accelerator()
-    assert completed.stdout == ("1\n" if forks else "1\n1\n"), completed.stderr  # one that forks, or two workers
+
+def _group(job):
+    return os.getpgid(0)
 
 
 @pytest.mark.parametrize("wrong", [{"augmentation": "cutpast"}, {"selector": "dvs"}, {"detector": "resnet"}])

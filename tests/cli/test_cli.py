@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from dsv_plugins import InputError, build_registry, errors
 from dsv_plugins.cli import main, plugins
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import RECORDS
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE
 from dsv_plugins.study.settings import StudySettings
 from dsv_plugins.testing import CheckResult
 
@@ -254,7 +254,7 @@ def test_help_explains_every_command(run):
 GROUPS = {
     "candidates": ["augmentation", "grid", "search", "search-params", "trials", "rungs", "rung-factor"],
     "detector": ["detector", "detector-params", "preset", "updates", "image-size"],
-    "selection": ["holdout", "selector", "keep", "seed"],
+    "selection": ["holdout", "selector", "selector-params", "keep", "seed"],
     "execution": [
         *("executor", "executor-params", "workers", "timeout", "threads", "observers", "observer-params"),
         *("skip-bad", "out", "plugins"),
@@ -271,6 +271,7 @@ DECIDED_BY_BENCH = {
         "rungs",
         "rung-factor",
         "selector",
+        "selector-params",
         "seed",
         "skip-bad",
         "out",

@@ -13,8 +13,8 @@ import torch
 from conftest import TINY, dsv_here
 
 from dsv_plugins.cli import main
-from dsv_plugins.study.export import METADATA_FILE
-from dsv_plugins.study.model import NO_CALIBRATION
+from dsv_plugins.run.export import METADATA_FILE
+from dsv_plugins.run.model import NO_CALIBRATION
 
 SIDE = TINY["image_size"]
 TAKES = f"takes RGB images from 0 to 1, (batch, 3, {SIDE}, {SIDE})"

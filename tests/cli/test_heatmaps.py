@@ -13,7 +13,7 @@ import pytest
 from conftest import DETECTOR, TINY, dsv_here, make_task, texture
 from PIL import Image
 
-from dsv_plugins import Result, select
+from dsv_plugins import Result, report, select
 from dsv_plugins.data.overlay import heat_scale, overlay
 
 SMALL = {"image_size": 64}
@@ -52,7 +52,7 @@ def redness(picture: Image.Image) -> np.ndarray:
 
 
 def test_score_writes_an_overlay_for_each_image(spoiled: Path, result: Result, tmp_path: Path):
-    scored = dsv_here("score", result.run, spoiled / "test", "--heatmaps", tmp_path / "heat", "--json")
+    scored = dsv_here("score", result.path, spoiled / "test", "--heatmaps", tmp_path / "heat", "--json")
     assert scored.returncode == 0, scored.stderr
     assert len(json.loads(scored.stdout)) == 8
     written = sorted((tmp_path / "heat").glob("*.png"))
@@ -103,12 +103,12 @@ def test_equal_names_do_not_overwrite_each_other(spoiled: Path, result: Result, 
         folder.mkdir(parents=True)
         (folder / "0.png").write_bytes((spoiled / "test/unknown/0.png").read_bytes())
         twins.append(folder)
-    assert dsv_here("score", result.run, *twins, "--heatmaps", tmp_path / "heat").returncode == 0
+    assert dsv_here("score", result.path, *twins, "--heatmaps", tmp_path / "heat").returncode == 0
     assert sorted(file.name for file in (tmp_path / "heat").iterdir()) == ["same-0-2.png", "same-0.png"]
 
 
 def test_the_report_shows_where(result: Result):
-    page = result.report().read_text()
+    page = report.build(result).read_text()
     data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S)[1])
     (candidate,) = data["candidates"]
     assert {int(index) for index in candidate["heated"]} == {index for index, _ in candidate["highest"]}

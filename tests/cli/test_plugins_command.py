@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
-from conftest import dsv, dsv_here
+from conftest import dsv, dsv_here, tiny_select
 
 from dsv_plugins import DetectorEncoderPlugin, build_registry
 
@@ -61,6 +63,120 @@ def test_a_page_has_every_setting_with_type_default_space_and_meaning(fog):
     (page,) = json.loads(dsv_here("plugins", "black-fog", "--plugins", fog, "--json").stdout)["plugins"]
     assert [setting["name"] for setting in page["settings"]] == ["density", "colour", "soft"]
     assert page["settings"][1]["default"] == "'black'"
+
+
+PASSING_ON = """
+import functools
+from dsv_plugins import AugmentationPlugin, hookimpl
+
+class Veil:
+    '''A veil.
+
+    Args:
+        density: How thick it is.
+        colour: What it is made of.
+    '''
+
+    def __init__(self, density: float = 0.5, colour="white"):
+        pass
+
+    def __call__(self, images, *, generator):
+        return images
+
+class Fog(Veil):
+    def __init__(self, width, height: int = 8, **budget):
+        '''Make a fog.
+
+        Args:
+            width: How wide it is.
+            colour: As grey as it is.
+        '''
+        super().__init__(**budget)
+
+class Settings:
+    '''Settings.
+
+    Args:
+        depth: How deep it is.
+    '''
+
+    def __init__(self, depth: int = 1):
+        self.depth = depth
+
+@hookimpl
+def augmentation():
+    return [
+        AugmentationPlugin("fog", Fog, space={"width": [1]}),
+        AugmentationPlugin("mist", functools.partial(Fog, 3)),
+        AugmentationPlugin("haze", lambda **settings: Fog(settings), settings=Settings(4)),
+    ]
+"""
+
+
+def test_what_a_factory_passes_on_can_be_set_as_well(tmp_path):
+    file = tmp_path / "fog.py"
+    file.write_text(PASSING_ON)
+
+    def settings(name: str) -> list[list[str]]:
+        (page,) = json.loads(dsv_here("plugins", name, "--plugins", file, "--json").stdout)["plugins"]
+        return [[each[key] for key in ("name", "type", "default", "meaning")] for each in page["settings"]]
+
+    inherited = [["density", "float", "0.5", "How thick it is."], ["colour", "", "'white'", "As grey as it is."]]
+    height = ["height", "int", "8", ""]
+    assert settings("fog") == [["width", "", "", "How wide it is."], height, *inherited]
+    assert settings("mist") == [height, *inherited]
+    assert settings("haze") == [["depth", "int", "4", "How deep it is."]]
+
+
+SELECTOR = """
+from dsv_plugins import SelectorPlugin, hookimpl
+
+class Fixed:
+    def __init__(self, losses{default}):
+        self.fixed = losses
+
+    def losses(self, evaluations):
+        return self.fixed[:len(evaluations)]
+
+@hookimpl
+def selector():
+    return SelectorPlugin("fixed", Fixed{space})
+"""
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ("", "the factory needs 'losses'; give it a default"),
+        (
+            ', space={"losses": [[1.0]]}',
+            "its space is never searched; leave it out, and let users set --selector-params",
+        ),
+    ],
+)
+def test_a_selector_that_a_study_could_not_make_fails_its_check(space, told, tmp_path):
+    (tmp_path / "fixed.py").write_text(SELECTOR.format(default="", space=space))
+    ended = dsv_here("check", "fixed", "--plugins", tmp_path / "fixed.py")
+    assert ended.returncode == 2
+    assert ended.stderr.endswith(f"{told}\n")
+
+
+def test_a_selector_is_set_on_the_command_line(finished, tmp_path):
+    task, run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "fixed.py").write_text(SELECTOR.format(default="=(3.0, 2.0, 1.0)", space=""))
+
+    def select(*options: object) -> subprocess.CompletedProcess[str]:
+        arguments = tiny_select(task, tmp_path / "run", "--plugins", tmp_path / "fixed.py", *options, "--json")
+        return dsv_here(*arguments)
+
+    ended = select("--selector", "fixed", "--selector-params", "{losses: [3.0, 1.0, 2.0]}")
+    assert json.loads(ended.stdout)["selected"]["fixed"]["params"] == {"patch_size": 0.08}, ended.stderr
+    several = select("--selector", "fixed,dsv", "--selector-params", "{fixed: {losses: [0.5, 1, 2]}}")
+    assert json.loads(several.stdout)["selected"]["fixed"]["loss"] == 0.5
+    wrong = select("--selector", "fixed", "--selector-params", "{loses: [1]}")
+    assert wrong.returncode == 2
+    assert "the factory does not take 'loses' (did you mean 'losses'?)" in wrong.stderr
 
 
 @pytest.mark.parametrize("name", ["patch-fusion", "patch-memory", "cutpaste-resnet18"])

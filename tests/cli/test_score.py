@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         executor="serial",
         out=folder / "run",
     )
-    return Path(result.run)
+    return Path(result.path)
 
 
 @pytest.fixture

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import shutil
 import stat
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_task, texture
-from PIL import Image, ImageFile, ImageOps
+from PIL import EpsImagePlugin, Image, ImageFile, ImageOps
 
-from dsv_plugins import InputError
-from dsv_plugins.calibration import images_to_keep_out
+from dsv_plugins import InputError, StoreError
+from dsv_plugins.calibration import Calibration, images_to_keep_out
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import open_dataset, prepare
 from dsv_plugins.data.images import decode, find_images, split_folder, survey, write_pixels
@@ -24,6 +28,7 @@ from dsv_plugins.run.artifacts import images_file, open_checked_images
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
+LOSSLESS = {"webp": {"lossless": True}}
 
 
 def saved(folder: Path, name: str, image: Image.Image, **options: object) -> Path:
@@ -117,6 +122,49 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix):
 def test_transparency_is_dropped(tmp_path):
     alpha = np.dstack([COLOUR, np.full_like(GREY, 7)])
     assert (decode(saved(tmp_path, "a.png", Image.fromarray(alpha)), 24) == COLOUR.transpose(2, 0, 1)).all()
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n0 0 10 10 rectfill\n%%EOF\n"
+
+
+@pytest.mark.parametrize("size", [16, None])
+def test_a_file_of_another_format_starts_no_program_whatever_its_name_is(tmp_path, monkeypatch, size):
+    """Pillow reads EPS with Ghostscript."""
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ghostscript.parent), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # it is looked for again
+    (tmp_path / "a.png").write_bytes(EPS)
+    with pytest.raises(InputError, match=r"a\.png cannot be read .*it is no PNG, JPEG, BMP, TIFF or WEBP file"):
+        decode(tmp_path / "a.png", size)
+    assert reading.median_aspect([tmp_path / "a.png"]) == 1.0
+    assert not (tmp_path / "started").exists()
+    with contextlib.suppress(OSError), Image.open(tmp_path / "a.png") as image:
+        image.load()
+    assert (tmp_path / "started").exists(), "what is tested would have started it"
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png", "webp"])
+def test_only_the_first_page_is_read_and_that_is_said_once(tmp_path, suffix):
+    first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
+    path = saved(tmp_path, f"a.{suffix}", first, save_all=True, append_images=[second], **LOSSLESS.get(suffix, {}))
+    plain = saved(tmp_path, f"plain.{suffix}", first, **LOSSLESS.get(suffix, {}))
+    notes = []
+    decoded = [outcome for _, outcome in reading.decode_all([path, plain], 24, notes.append)]
+    assert notes == [f"{path}: it has several pages or frames, and only the first is read"]
+    for outcome in decoded:
+        assert (outcome == COLOUR.transpose(2, 0, 1)).all()
+
+
+def test_the_preview_in_a_photo_is_no_page(tmp_path):
+    image = Image.fromarray(COLOUR)
+    path = saved(tmp_path, "a.jpg", image, format="MPO", save_all=True, append_images=[image.resize((8, 8))])
+    notes = []
+    ((_, outcome),) = reading.decode_all([path], 24, notes.append)
+    assert not notes
+    assert outcome.shape == (3, 24, 24)
 
 
 def test_palette_images_have_their_colours(tmp_path):
@@ -223,6 +271,51 @@ def test_pixels_are_memory_mapped(tmp_path):
         assert images.dtype == torch.uint8
 
 
+def test_a_disk_that_is_too_small_is_known_before_any_image_is_decoded(tmp_path, monkeypatch):
+    parts = make_task(tmp_path / "parts")
+    files, _ = survey(find_images(parts / "train"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1))
+    monkeypatch.setattr(reading, "decode", None)
+    with pytest.raises(
+        StoreError, match=r"^the train images need 0\.1 MB, and the disk of .* has 0\.0 MB left; free some"
+    ):
+        write_pixels(files, 64, tmp_path / "data" / "train.npy")
+
+
+READ_IMAGES = """
+import sys
+from pathlib import Path
+from dsv_plugins import StoreError
+from dsv_plugins.data.dataset import prepare
+
+parts, disk = map(Path, sys.argv[1:])
+try:
+    prepare(parts / "train", parts / "test", disk / "run" / "data", size=256)
+except StoreError as error:
+    sys.exit(f"{error}; left: {list((disk / 'run').iterdir())}")
+"""
+
+
+def test_a_disk_too_small_for_the_images_is_one_line(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        outcome = subprocess.run(
+            [sys.executable, "-c", READ_IMAGES, str(make_task(tmp_path / "parts")), str(disk)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert outcome.returncode == 1, outcome.returncode
+    assert re.fullmatch(
+        rf"the train images need 1\.6 MB, and the disk of {disk}/run has 1\.0 MB left; .*; left: \[\]\n", outcome.stderr
+    )
+
+
 # ---------------------------------------------------------------------------
 # The images of a study
 # ---------------------------------------------------------------------------
@@ -286,6 +379,44 @@ def test_holdout_is_a_seeded_share_of_the_train_images(tmp_path):
     assert any(split(f"seed-{seed}", seed)[1] != holdout for seed in range(1, 4))
 
 
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_equal_images_are_never_on_both_sides_of_the_split(tmp_path, as_tensors):
+    """A held-out image with a copy in training has a lower score than a new one, and the promise of alarms breaks."""
+    parts = make_task(tmp_path / "parts")
+    for file in find_images(parts / "train"):
+        shutil.copy(file, file.with_name(f"copy-{file.name}"))
+    train, notes = parts / "train", []
+    if as_tensors:
+        train = torch.from_numpy(np.stack([decode(file, 16) for file in find_images(train)]))
+    for seed in range(5):
+        folder = tmp_path / f"data-{seed}"
+        prepare(train, parts / "test", folder, size=16, holdout=0.25, seed=seed, note=notes.append)
+        data = open_dataset(folder)
+        kept, held_out = ([bytes(image.numpy()) for image in images] for images in (data.train, data.holdout))
+        assert not set(kept) & set(held_out)
+        assert len(held_out) == len(set(held_out)) == 2, "of equal images one decides: they are no more evidence"
+        assert len(kept) == 12
+    assert all("8 of the 16 good images are copies of others, such as " in note for note in notes)
+    assert len(notes) == 5
+
+
+def test_false_alarms_are_as_rare_as_asked_for_if_every_good_image_is_there_twice(tmp_path):
+    """With a detector that remembers: the score of an image is its distance to the nearest train image."""
+    generator = torch.Generator().manual_seed(0)
+    rates = []
+    for seed in range(30):
+        good = torch.randint(256, (250, 1, 4, 4), dtype=torch.uint8, generator=generator)
+        prepare(good[:50].repeat(2, 1, 1, 1), good[50:60], tmp_path / f"{seed}", size=4, holdout=None, seed=seed)
+        data = open_dataset(tmp_path / f"{seed}")
+        scores = [
+            torch.cdist(images.flatten(1).float(), data.train.flatten(1).float()).amin(dim=1).numpy()
+            for images in (data.holdout, good[60:])
+        ]
+        calibration = Calibration(scores[0])
+        rates.append(calibration.alarms(scores[1], calibration.default_rate).mean() - calibration.default_rate)
+    assert np.mean(rates) < 2 * np.std(rates) / len(rates) ** 0.5
+
+
 def test_overlap_of_train_and_test_is_named_and_can_be_skipped(tmp_path):
     parts = make_task(tmp_path / "parts")
     (parts / "test" / "copy.png").write_bytes((parts / "train" / "good" / "002.png").read_bytes())
@@ -334,7 +465,7 @@ def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
     """However many images there are, no more wait decoded than the threads may be ahead."""
     started, taken, ahead = 0, 0, []
 
-    def counted(path, size):
+    def counted(path, size, note):
         nonlocal started
         started += 1
         ahead.append(started - taken)
@@ -353,7 +484,7 @@ def test_images_are_decoded_ahead_but_only_some(tmp_path, monkeypatch):
 def test_who_stops_does_not_wait_for_the_images_that_are_ahead(tmp_path, monkeypatch):
     started, going = [], threading.Event()
 
-    def waiting(path, size):
+    def waiting(path, size, note):
         started.append(path)
         if len(started) > 1:
             going.wait(30)

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv_plugins import select
+from dsv_plugins import report, select
 from dsv_plugins.data.shift import CRITICAL, FEW, photometric_shift, shift_warning
-from dsv_plugins.report import build_report
 
 
 def images(brightness) -> torch.Tensor:
@@ -93,6 +92,6 @@ def test_a_study_and_its_report_warn_of_it(tmp_path):
     )
     assert any("another mean colour" in note for note in result.notes)
     assert result.as_json()["notes"] == list(result.notes)
-    text = build_report(result.run).read_text()
+    text = report.build(result).read_text()
     assert "<b>Mind:</b> At least " in text
     assert "comparing test with train misleads.</p>" in text

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+from conftest import dsv, journal, tiny_select
 
-from dsv_plugins import AugmentationPlugin, build_registry
+import dsv_plugins
 from dsv_plugins.plugins import fingerprint as module
 from dsv_plugins.plugins.fingerprint import fingerprint
 
@@ -44,8 +47,7 @@ def write(tmp_path, monkeypatch):
 
 @dataclass
 class Entry:
-    name: str
-    tap: Callable[[int], int]
+    number: int
 
 
 FOG = "class Fog:\n    def __call__(self, images, *, generator):\n        return images * {}\n"
@@ -96,11 +98,40 @@ def test_two_of_one_name_in_one_file_differ():
 
     assert fingerprint(made(1)) != fingerprint(made(2))
     assert fingerprint(made(1)) == fingerprint(made(1))
-    assert fingerprint(lambda: 1) != fingerprint(lambda: 2)
     assert fingerprint(functools.partial(made, 1)) != fingerprint(functools.partial(made, 2))
     assert fingerprint(functools.partial(made, value=1)) != fingerprint(functools.partial(made, value=2))
-    of_entry = [fingerprint(functools.partial(made, Entry("x", tap))) for tap in (lambda x: x + 1, lambda x: x + 2)]
-    assert of_entry[0] != of_entry[1]
+    assert fingerprint(functools.partial(made, Entry(1))) != fingerprint(functools.partial(made, Entry(2)))
+    assert fingerprint(functools.partial(made, 1, 1)) != fingerprint(functools.partial(made, 1))
+
+
+NOTEBOOK = {
+    "a function": "def make(): return {}",
+    "a lambda": "make = lambda: {}",
+    "a method": "class make:\n    def f(self):\n        return {}",
+    "a static method": "class make:\n    @staticmethod\n    def f():\n        return {}",
+    "an inner function": "def make():\n    def f():\n        return {}\n    return f",
+    "a set": "def make(x): return x in {{{}, 7, 8}}",
+}
+
+
+def test_what_is_bound_to_itself_has_an_end():
+    def countdown(number):
+        return number and countdown(number - 1)
+
+    circle = Entry(1)
+    circle.number = [circle]
+    assert fingerprint(functools.partial(countdown, circle)) == fingerprint(functools.partial(countdown, circle))
+
+
+@pytest.mark.parametrize("code", NOTEBOOK.values(), ids=NOTEBOOK)
+def test_a_notebook_has_no_file_and_its_code_counts(code):
+    def made(number):
+        cell = {"__name__": "a_notebook"}
+        exec(code.format(number), cell)
+        return cell["make"]
+
+    assert fingerprint(made(1)) == fingerprint(made(1))
+    assert fingerprint(made(1)) != fingerprint(made(2))
 
 
 def test_a_cache_that_fills_changes_nothing():
@@ -133,9 +164,55 @@ def test_it_is_the_same_in_every_process(tmp_path):
     assert len(found.pop().strip()) == 12
 
 
-def test_ours_go_by_their_version_and_installed_ones_by_theirs(monkeypatch):
-    registry = build_registry()
-    assert registry.identity(AugmentationPlugin, "cutout") == f"dsv-plugins {metadata.version('dsv-plugins')}"
+OWN_IDENTITY = """
+import functools
+from dsv_plugins import AugmentationPlugin, build_registry
+from dsv_plugins.builtin.augmentations.hook import CutPaste
+from dsv_plugins.plugins.fingerprint import fingerprint
+print(build_registry().identity(AugmentationPlugin, "cutout"))
+print(*(fingerprint(functools.partial(CutPaste, angle=angle)) for angle in (1, 2)))
+"""
+
+
+def test_ours_count_with_all_their_files(tmp_path):
+    shutil.copytree(Path(dsv_plugins.__file__).parent, tmp_path / "dsv_plugins")
+
+    def identity() -> list[str]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", OWN_IDENTITY]
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return ended.stdout.splitlines()
+
+    first = identity()
+    assert first[0].startswith(f"dsv-plugins {metadata.version('dsv-plugins')} [")
+    one, other = first[1].split()
+    assert one != other, "what is bound to a factory of ours counts as well"
+    assert identity() == first
+    with (tmp_path / "dsv_plugins/builtin/augmentations/patches.py").open("a") as file:
+        file.write("# edited\n")
+    assert identity()[0] != first[0]
+
+
+def test_an_edited_built_in_is_trained_again_with_the_reason(finished, tmp_path):
+    task, run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(Path(dsv_plugins.__file__).parent, tmp_path / "dsv_plugins")
+
+    def select() -> str:
+        ended = dsv(*tiny_select(task, tmp_path / "run"), cwd=tmp_path, PYTHONPATH=str(tmp_path))
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    assert "trained again" not in select(), "a copy is the same code"
+    edited = tmp_path / "dsv_plugins/builtin/detectors/cutpaste_resnet18/resnet18_settings.py"
+    edited.write_text(edited.read_text() + "# edited\n")
+    told = select()
+    assert "3 of 3 trained before, trained again: the code of the detector cutpaste-resnet18 (dsv-plugins" in told
+    assert len(journal(tmp_path / "run", "finished")) == 2 * 3
+    assert "trained again" not in select()
+
+
+def test_installed_ones_go_by_their_version(monkeypatch):
     import PIL.Image
 
     def unread(file):

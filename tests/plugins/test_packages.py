@@ -18,12 +18,17 @@ from conftest import BUILTINS, OWN
 
 from dsv_plugins import (
     AugmentationPlugin,
+    Observer,
+    ObserverPlugin,
     PluginConflictError,
     Registry,
+    Study,
     UnknownPluginError,
     build_registry,
+    hookimpl,
 )
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE
+from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
+from dsv_plugins.study.check import check_names
 
 pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
@@ -109,7 +114,7 @@ PACKAGES = [
         "dsv-exits",
         "1.4",
         "import sys\nsys.exit('no licence')",
-        "'dsv_exits' cannot be loaded: SystemExit: no licence",
+        "'dsv_exits' called sys.exit('no licence')",
         survives=False,
     ),
     Package(
@@ -122,7 +127,7 @@ PACKAGES = [
         "dsv-raises",
         "1.6",
         augmentation("raise RuntimeError('the file\\n  is gone')"),
-        "the hook 'augmentation' raised RuntimeError: the file is gone",
+        "the hook 'augmentation' failed: RuntimeError: the file is gone",
     ),
     Package(
         "dsv-wrong-return",
@@ -158,16 +163,13 @@ PACKAGES = [
         "dsv-taker",
         "1.12",
         augmentation("return AugmentationPlugin('cutpaste', Stripe)"),
-        f"the augmentation 'cutpaste' is provided by {OWN} and dsv-taker 1.12; "
-        "leave one out with DSV_DISABLE_PLUGINS=dsv-taker, or uninstall it",
     ),
     Package("dsv-twin-a", "2.1", augmentation("return AugmentationPlugin('twin', Stripe)")),
     Package(
         "dsv-twin-b",
         "2.2",
         augmentation("return AugmentationPlugin('twin', Stripe)"),
-        "the augmentation 'twin' is provided by dsv-twin-a 2.1 and dsv-twin-b 2.2; "
-        "leave one out with DSV_DISABLE_PLUGINS=dsv-twin-b, or uninstall it",
+        "the augmentation 'twin' is provided by dsv-twin-a 2.1 and dsv-twin-b 2.2; say which, as dsv-twin-b:twin",
     ),
 ]
 
@@ -186,13 +188,18 @@ def site(tmp_path_factory) -> Path:
     return site
 
 
+def search_path(site: Path) -> str:
+    """Where Python looks for packages in a process of its own: as here, and in that folder."""
+    return os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+
+
 @pytest.fixture(scope="session")
 def dsv(site) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The `dsv` command where the packages are installed."""
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != DISABLE_VARIABLE}
-        environment |= {"PYTHONPATH": str(site), **variables}
+        environment |= {"PYTHONPATH": search_path(site), **variables}
         command = [str(Path(sys.executable).parent / "dsv"), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -255,11 +262,30 @@ def test_the_table_shows_the_same_as_the_json(dsv, listing):
     ]
 
 
-@pytest.mark.parametrize(("name", "package"), [("cutpaste", "dsv-taker"), ("twin", "dsv-twin-b")])
-def test_a_name_with_two_providers_cannot_be_used(name, package, dsv):
-    outcome = dsv("check", name)
-    (reason,) = (each.reason for each in PACKAGES if each.name == package)
+def test_a_name_with_two_providers_is_used_with_the_package_before_it(dsv):
+    outcome = dsv("check", "twin")
+    (reason,) = (each.reason for each in PACKAGES if each.name == "dsv-twin-b")
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (1, "", f"dsv check: {reason}\n")
+    for package in ("dsv-twin-a", "dsv-twin-b"):
+        (plugin,) = json.loads(dsv("plugins", f"{package}:twin", "--json").stdout)["plugins"]
+        assert plugin["provider"] == package
+        checked = json.loads(dsv("check", f"{package}:twin", "--json").stdout)
+        assert checked["checks"][0] == {"check": "has_sound_record", "status": "passed", "reason": ""}
+
+
+def test_a_package_that_claims_the_name_of_a_built_in_does_not_switch_it_off(dsv, listing):
+    line = (
+        "dsv-taker 1.12 (entry point 'taker'): the augmentation 'cutpaste' is built in, and keeps its name; this one is"
+    )
+    assert [f"advice {line} dsv-taker:cutpaste"] == [
+        each for each in dsv("plugins").stdout.splitlines() if "dsv-taker:cutpaste" in each and "advice" in each
+    ]
+    assert "dsv-taker" not in {each["provider"].split()[0] for each in listing["failures"]}
+    for name, provider in (("cutpaste", "dsv-plugins"), ("dsv-taker:cutpaste", "dsv-taker")):
+        (plugin,) = json.loads(dsv("plugins", name, "--json").stdout)["plugins"]
+        assert plugin["provider"] == provider
+    assert dsv("plugins", "dsv-plugins:cutpaste").returncode == 0
+    assert "no plugin is named 'dsv-taken:cutpaste'" in dsv("plugins", "dsv-taken:cutpaste").stderr
 
 
 def test_an_unknown_name_says_which_plugins_failed_to_load(dsv):
@@ -313,13 +339,54 @@ def test_a_package_that_is_left_out_is_not_even_imported(monkeypatch):
 
 
 @pytest.mark.usefixtures("on_path")
-def test_the_advice_on_a_conflict_helps(monkeypatch):
-    with pytest.raises(PluginConflictError) as caught:
-        build_registry().get(AugmentationPlugin, "cutpaste")
-    advice = next(word for word in str(caught.value).split() if word.startswith(DISABLE_VARIABLE)).rstrip(",")
-    monkeypatch.setenv(*advice.split("="))
+def test_the_advice_on_a_conflict_helps():
     registry = build_registry()
+    with pytest.raises(PluginConflictError) as caught:
+        registry.get(AugmentationPlugin, "twin")
+    name = str(caught.value).rpartition(" ")[2]
+    assert str(registry.provider(AugmentationPlugin, name)) == "dsv-twin-b 2.2"
+    assert str(registry.provider(AugmentationPlugin, "Dsv_Twin_A:twin")) == "dsv-twin-a 2.1"
     assert str(registry.provider(AugmentationPlugin, "cutpaste")) == OWN
+
+
+@pytest.mark.usefixtures("on_path")
+def test_a_study_takes_qualified_names(tmp_path, monkeypatch):
+    names = ["dsv-taker:cutpaste", "cutpaste"]
+    study = Study("train", "test", augmentation=",".join(names), grid={"thickness": [1], "patch_size": [0.1]})
+    registry = build_registry()
+    monkeypatch.setenv("DSV_RUNS", str(tmp_path))
+    assert registry.identity(AugmentationPlugin, names[0]).startswith("dsv-taker 1.12 [")
+    check_names(study, registry)
+    assert study.folder().name.startswith("dsv-taker-cutpaste-cutpaste-")
+
+
+@pytest.mark.usefixtures("on_path")
+def test_a_name_that_disables_nothing_is_told(monkeypatch):
+    monkeypatch.setenv(DISABLE_VARIABLE, "dsv-god, dsv-exits, nothing-like-it")
+    first, second = (each for each in build_registry().advice if each.provider.name == DISABLE_VARIABLE)
+    assert str(first) == ("DSV_DISABLE_PLUGINS: no package with plugins is named 'dsv-god'; did you mean 'dsv-good'?")
+    assert "'nothing-like-it'; installed are " in str(second)
+    monkeypatch.setenv(DISABLE_VARIABLE, "*")
+    assert not [each for each in build_registry().advice if each.provider.name == DISABLE_VARIABLE]
+
+
+@pytest.mark.usefixtures("on_path")
+def test_who_knows_pluggy_finds_the_manager():
+    registry = build_registry(plugins=[Given()])
+    manager = registry.manager
+    assert manager.get_plugin("dsv-good:good") is sys.modules["dsv_good"]
+    assert {type(plugin) for plugin in manager.get_plugins()} >= {Given}
+    found = [implementation.plugin_name for implementation in manager.hook.selector.get_hookimpls()]
+    assert {"dsv-raises:raises", "dsv-asks:asks", "dsv-misspelled:misspelled"} <= set(found)
+    # What cannot be called was left out, so that all others can be.
+    assert "dsv-asks:asks" not in [each.plugin_name for each in manager.hook.augmentation.get_hookimpls()]
+    assert [record.name for records in manager.hook.observer() for record in records] == ["given"]
+
+
+class Given:
+    @hookimpl(trylast=True)
+    def observer(self):
+        return [ObserverPlugin("given", Observer)]
 
 
 @pytest.mark.usefixtures("on_path")
@@ -364,7 +431,7 @@ def test_the_remains_of_a_package_do_not_stop_the_rest(tmp_path, monkeypatch):
 
 def test_importing_the_package_loads_no_plugin_and_nothing_heavy(site):
     script = "import sys, dsv_plugins; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    environment = {**os.environ, "PYTHONPATH": search_path(site)}
     outcome = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )

@@ -27,10 +27,8 @@ from dsv_plugins import (
     hookimpl,
 )
 from dsv_plugins.plugins import specs
+from dsv_plugins.plugins.discovery import Failure, Provider
 from dsv_plugins.plugins.records import RECORDS, Plugin
-from dsv_plugins.plugins.registry import DISABLE_VARIABLE, Failure, Provider
-from dsv_plugins.plugins.unpackaged import as_plugins
-from dsv_plugins.plugins.worker_registry import registry_of_process
 
 pytestmark = pytest.mark.usefixtures("nothing_disabled")
 
@@ -200,10 +198,10 @@ RETURN = "; return AugmentationPlugin records"
             lambda: SelectorPlugin("mine", len),
             [f"the hook 'augmentation' returned {repr(SelectorPlugin('mine', len))[:79]}…{RETURN}"],
         ),
-        (fails, ["the hook 'augmentation' raised ZeroDivisionError"]),
-        (yields_and_fails, ["the hook 'augmentation' raised ZeroDivisionError: later"]),
-        (panics, ["the hook 'augmentation' raised Panic: called `Option::unwrap()` on a `None` value"]),
-        (raises_unprintable, ["the hook 'augmentation' raised UnprintableError"]),
+        (fails, ["the hook 'augmentation' failed: ZeroDivisionError"]),
+        (yields_and_fails, ["the hook 'augmentation' failed: ZeroDivisionError: later"]),
+        (panics, ["the hook 'augmentation' failed: Panic: called `Option::unwrap()` on a `None` value"]),
+        (raises_unprintable, ["the hook 'augmentation' failed: UnprintableError"]),
     ],
 )
 def test_a_hook_that_goes_wrong_is_told_in_a_line(hook, expected):
@@ -273,7 +271,7 @@ class Foreign:
             DetectorEncoderPlugin("mine", Stripe, check_params={"width": 4}),
             ["detector_encoder 'mine': the factory does not take 'width'; it takes 'thickness', 'colour'"],
         ),
-        (AugmentationPlugin("mine", Foreign()), ["augmentation 'mine': cannot be inspected: ZeroDivisionError"]),
+        (AugmentationPlugin("mine", Foreign()), ["augmentation 'mine' cannot be inspected: ZeroDivisionError"]),
         (
             AugmentationPlugin("Mine", Stripe, space={"colour": [], "thickness": Range(2, 1)}),
             [
@@ -400,16 +398,16 @@ def test_the_same_name_may_serve_two_kinds():
         ),
         (
             [lambda: AugmentationPlugin("mine", Stripe)] * 2,
-            "the augmentation 'mine' is provided by script-0 and script-1; rename one",
+            "the augmentation 'mine' is provided by script-0 and script-1; say which, as script-1:mine",
         ),
         (
             [lambda: AugmentationPlugin("cutout", Stripe)],
-            f"the augmentation 'cutout' is provided by {OWN} and script-0; rename one",
+            f"the augmentation 'cutout' is provided by {OWN} and script-0; say which, as script-0:cutout",
         ),
     ],
     ids=["one provider", "two scripts", "script and built-in"],
 )
-def test_a_conflict_that_no_variable_can_solve_does_not_name_one(hooks, expected):
+def test_a_conflict_is_told_with_the_name_that_solves_it(hooks, expected):
     plugins = [plugin_module(f"script-{index}", augmentation=hook) for index, hook in enumerate(hooks)]
     assert reasons(*plugins) == [expected]
     with pytest.raises(PluginConflictError) as caught:
@@ -463,7 +461,7 @@ def test_missing_settings_of_a_built_in_are_told_to_its_user():
     [
         (OSError("no such\nfile"), PluginError, "selector 'mine' (script) could not be made: OSError: no such file"),
         (InputError("weights.pt is missing"), InputError, "weights.pt is missing"),
-        (UnknownPluginError("no detector"), UnknownPluginError, "no detector"),
+        (UnknownPluginError("no detector"), UnknownPluginError, "selector 'mine' (script): no detector"),
     ],
     ids=str,
 )
@@ -484,50 +482,3 @@ def test_every_kind_of_record_has_the_hook_of_its_name():
 def test_a_failure_reads_as_a_line():
     assert str(Failure(Provider("dsv-x", "1.0", "x"), "is broken")) == "dsv-x 1.0 (entry point 'x'): is broken"
     assert str(Failure(Provider("script"), "is broken")) == "script: is broken"
-
-
-# ---------------------------------------------------------------------------
-# The registry of a worker
-# ---------------------------------------------------------------------------
-
-FILE = """
-from dsv_plugins import AugmentationPlugin, hookimpl
-
-@hookimpl
-def augmentation():
-    return AugmentationPlugin({name!r}, lambda: lambda images, *, generator: images)
-"""
-
-
-def test_a_worker_does_not_build_its_registry_for_each_job(tmp_path, monkeypatch):
-    file = tmp_path / "plugin.py"
-    file.write_text(FILE.format(name="first"))
-    registry_of_process(as_plugins(file))  # after which the folder of the file is on the path
-    first = registry_of_process(as_plugins(file))
-    assert registry_of_process(as_plugins(file)) is first
-    assert "first" in [record.name for record in first.of_kind(AugmentationPlugin)]
-    file.write_text(FILE.format(name="second"))
-    second = registry_of_process(as_plugins(file))
-    assert "second" in [record.name for record in second.of_kind(AugmentationPlugin)]
-    monkeypatch.setenv(DISABLE_VARIABLE, "*")
-    assert registry_of_process(as_plugins(file)) is not second
-
-
-def test_a_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    before = registry_of_process(())
-    assert registry_of_process(()) is before
-    (tmp_path / "striped.py").write_text(FILE.format(name="installed"))
-    installed = tmp_path / "striped-1.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: striped\nVersion: 1\n")
-    (installed / "entry_points.txt").write_text("[dsv_plugins]\nstriped = striped\n")
-    found = registry_of_process(()).of_kind(AugmentationPlugin)
-    assert "installed" in [record.name for record in found]
-
-
-def test_records_are_looked_at_for_each_job():
-    record = AugmentationPlugin("stripe", Stripe)
-    assert registry_of_process((record,)).get(AugmentationPlugin, "stripe") is record
-    changed = AugmentationPlugin("stripe", Stripe, space={"thickness": [2]})
-    assert registry_of_process((changed,)).get(AugmentationPlugin, "stripe") is changed

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv_plugins import AugmentationPlugin
-from dsv_plugins.plugins.records import record_problems
+from dsv_plugins.plugins.checking import record_problems
 from dsv_plugins.plugins.spaces import (
     DEFAULT_RANGE_POINTS,
     Range,

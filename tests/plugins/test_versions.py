@@ -75,6 +75,6 @@ def test_a_deprecated_hook_works_and_is_told(monkeypatch: pytest.MonkeyPatch) ->
     message = DeprecationWarning("the hook 'augmentation' is deprecated; use 'pseudo_anomaly'")
     deprecated = pluggy.HookspecMarker(specs.PROJECT)(warn_on_impl=message)(lambda: None)
     monkeypatch.setattr(specs, "augmentation", deprecated)
-    with pytest.warns(DeprecationWarning, match="SimpleNamespace: the hook 'augmentation' is deprecated"):
+    with pytest.warns(DeprecationWarning, match="the hook 'augmentation' is deprecated"):
         names, failures, advice = found(plugin())
     assert (names, failures, advice) == (["fog"], [], [str(message)])

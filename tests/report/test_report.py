@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from conftest import dsv, tiny_select
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
+from dsv_plugins import Candidate, Run, report
 from dsv_plugins.errors import StoreError
-from dsv_plugins.report import build_report, main_figure, read_run
-from dsv_plugins.run.artifacts import ImageIndex, write_image_index
-from dsv_plugins.run.checksums import write_sealed
+from dsv_plugins.run.artifacts import write_image_index
 from dsv_plugins.run.folder import FORMAT, MANIFEST, RunFolder, checksum, files_below, write_json
 from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.records import ImageIndex, write_checksummed
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -39,28 +40,32 @@ def make_run(
     generator = np.random.default_rng(0)
     run = RunFolder(folder)
     run.data.mkdir(parents=True)
-    ids = [f"{place:016x}" for place in range(candidates)]
     sizes = [float(f"{0.001 * 1.5 ** (place % 20) + place / 1e5:.4g}") for place in range(candidates)]
-    losses = {key: {"dsv": abs(place - 1.2), "mc": float(place)} for place, key in enumerate(ids[:-1])}
+    made = [Candidate(name, {"patch_size": size}, seed=place) for place, size in enumerate(sizes)]
+    ids = [candidate.id for candidate in made]
+    health = {"training_accuracy": 0.9, "concentration": 0.3}
     entries = [
         {
-            "id": key,
-            "augmentation": name,
-            "params": {"patch_size": size},
-            "status": "failed" if key == ids[-1] else "finished",
-            "reason": f"it broke at {file}" if key == ids[-1] else "",
+            "candidate": asdict(candidate),
+            "status": "failed" if candidate.id == ids[-1] else "finished",
+            "reason": f"it broke at {file}" if candidate.id == ids[-1] else "",
             "updates": 10,
+            "losses": {} if candidate.id == ids[-1] else {"dsv": abs(place - 1.2), "mc": float(place)},
+            "health": None if candidate.id == ids[-1] else health,
         }
-        for key, size in zip(ids, sizes, strict=True)
+        for place, candidate in enumerate(made)
     ]
     selection = {
         "candidates": entries,
-        "selected": {"dsv": {"id": ids[1], "loss": 0.2}, "mc": {"id": ids[0], "loss": 0.0}},
-        "losses": losses,
+        "choices": {"dsv": ids[1], "mc": ids[0]},
+        "shares": {ids[1]: 1.0},
+        "updates_spent": None,
+        "findings": None,
+        "warnings": [],
         "confidence": {"dsv": {key: (0.75 if key == ids[1] else 0.25 if key == ids[2] else 0.0) for key in ids[:-1]}},
     }
-    write_sealed(run.study, {"format": FORMAT, "identity": {"detector": name}, "versions": {}})
-    write_sealed(run.selection, selection)
+    write_checksummed(run.study, {"format": FORMAT, "identity": {"detector": name}, "versions": {}})
+    write_checksummed(run.selection, selection)
     files = [f"/parts/{file}/{place}.png" for place in range(tests)]
     write_image_index(run.data, ImageIndex(fingerprint="0123", files={"test": files}))
     np.save(run.data / "test.npy", generator.integers(0, 255, (tests, 3, side, side), dtype=np.uint8))
@@ -76,7 +81,9 @@ def make_run(
             {part: values.astype(np.float32) for part, values in arrays.items()}, target / "evaluation.safetensors"
         )
         record = {
-            "health": {"training_accuracy": 0.9, "concentration": 0.3},
+            "candidate": asdict(made[ids.index(key)]),
+            "health": health,
+            "timings": {},
             "measures": {"discordance": 0.9, "separability": 0.3},
             "curve": [[update, 1 / (1 + update)] for update in range(1, 11)],
         }
@@ -104,13 +111,13 @@ def list_files(folder: Path) -> None:
 def change_selection(folder: Path, **changes: Any) -> None:
     file = RunFolder(folder).selection
     known = {name: value for name, value in json.loads(file.read_text()).items() if name != "checksum"}
-    write_sealed(file, known | changes)
+    write_checksummed(file, known | changes)
 
 
 def keep_out(folder: Path, held_out: Sequence[float], scores: Sequence[float], **findings: Any) -> Path:
     """Let the run have kept good images out, with these scores of its choice and these findings by it."""
     run = RunFolder(folder)
-    file = run.candidate(f"{1:016x}", 10) / "evaluation.safetensors"
+    file = run.candidate(Run(folder).choice.candidate.id, 10) / "evaluation.safetensors"
     known = {"scores.holdout": held_out, "scores.test": scores}
     save_file(load_file(file) | {name: np.array(values, dtype=np.float32) for name, values in known.items()}, file)
     index = json.loads((run.data / "images.json").read_text())
@@ -143,8 +150,9 @@ def gallery_of(page: Path) -> list[tuple[str, str, Image.Image]]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("report") / "run", candidates=5)
-    write_sealed(folder / "aucs.json", {"candidates": {f"{place:016x}": 0.6 + place / 10 for place in range(4)}})
-    return build_report(folder)
+    aucs = {entry.id: 0.6 + place / 10 for place, entry in enumerate(Run(folder).candidates[:-1])}
+    write_checksummed(folder / "aucs.json", {"candidates": aucs, "chosen": {}})
+    return report.build(Run(folder))
 
 
 def test_the_answer_comes_first(page):
@@ -180,7 +188,7 @@ def test_what_is_found_is_said_at_the_top_and_its_warning_once(tmp_path):
     folder = make_run(tmp_path / "run", tests=20)
     keep_out(folder, range(9), [*range(10, 13), *[0] * 17], flagged=3, by_chance=True)
     change_selection(folder, warnings=["3 of 20 test images are flagged by chance"])
-    top = top_of(build_report(folder))
+    top = top_of(report.build(Run(folder)))
     assert "<dd>3 of 20</dd>" in top
     assert "3 of 20 test images are flagged at a false-alarm rate of 10 %" in top
     assert "by 9 good images kept out of training" in top
@@ -195,14 +203,14 @@ def test_flagged_images_are_shown_by_their_p_values(tmp_path):
     order = sorted((p, -score, place) for place, (p, score) in enumerate(zip(counted, scores, strict=True)) if p <= 0.1)
     assert len({p for p, _, _ in order[:24]}) > 1
     folder = make_run(tmp_path / "run", tests=60)
-    page = build_report(keep_out(folder, held_out, scores, flagged=len(order)))
+    page = report.build(Run(keep_out(folder, held_out, scores, flagged=len(order))))
     shown = [(name, numbers) for name, numbers, _ in gallery_of(page)]
     assert shown == [(f"part/{place}.png", f"p {p:.2g} score {-score:.3g}") for p, score, place in order[:24]]
     assert f"{len(order) - 24} more images are flagged" in page.read_text()
     # The limit is one image too low for all of them, and then high enough.
     most = [*[9.0] * 25, *[0.0] * 35]
-    assert "1 more image is flagged" in build_report(keep_out(folder, held_out, most, flagged=25)).read_text()
-    page = build_report(keep_out(folder, held_out, [*[9.0] * 24, *[0.0] * 36], flagged=24))
+    assert "1 more image is flagged" in report.build(Run(keep_out(folder, held_out, most, flagged=25))).read_text()
+    page = report.build(Run(keep_out(folder, held_out, [*[9.0] * 24, *[0.0] * 36], flagged=24)))
     assert len(gallery_of(page)) == 24
     assert "flagged and not shown" not in page.read_text()
 
@@ -211,13 +219,14 @@ def test_flagged_images_are_red_where_the_chosen_detector_says(tmp_path):
     folder = make_run(tmp_path / "run", tests=4)
     np.save(folder / "data/test.npy", np.full((4, 3, 32, 32), 90, dtype=np.uint8))
     keep_out(folder, range(19), [0, 50, 40, 0], flagged=2)
-    for _, _, picture in gallery_of(build_report(folder)):
+    for _, _, picture in gallery_of(report.build(Run(folder))):
         assert np.ptp(np.asarray(picture)) < 8, "there are no heatmaps"
     heatmaps = np.zeros((4, 8, 8), dtype=np.float16)
     heatmaps[1, :4, :4], heatmaps[2, 4:, 4:] = 1, 1
-    np.save(RunFolder(folder).candidate(f"{1:016x}", 10) / "heatmaps.npy", heatmaps)
-    list_files(RunFolder(folder).candidate(f"{1:016x}", 10))
-    shown = gallery_of(build_report(folder))
+    chosen = RunFolder(folder).candidate(Run(folder).choice.candidate.id, 10)
+    np.save(chosen / "heatmaps.npy", heatmaps)
+    list_files(chosen)
+    shown = gallery_of(report.build(Run(folder)))
     assert [name for name, _, _ in shown] == ["part/1.png", "part/2.png"]
     first, second = (np.asarray(picture).astype(int) for _, _, picture in shown)
     middle, side = slice(8, 32), len(first)
@@ -231,38 +240,27 @@ def test_flagged_images_are_red_where_the_chosen_detector_says(tmp_path):
 
 def test_a_run_in_which_nothing_is_flagged_says_so(tmp_path):
     folder = keep_out(make_run(tmp_path / "run", tests=10), range(9), [0.0] * 10, flagged=0)
-    page = build_report(folder)
+    page = report.build(Run(folder))
     assert "0 of 10 test images are flagged" in top_of(page)
     assert "No test image has a score that is high enough." in page.read_text()
     assert gallery_of(page) == []
 
 
-@pytest.mark.parametrize("known", [{}, {"findings": None}])
-def test_a_run_without_images_kept_out_says_what_to_do(tmp_path, known):
+def test_a_run_without_held_out_images_says_what_to_do(tmp_path):
     folder = make_run(tmp_path / "run")
-    change_selection(folder, **known)
-    page = build_report(folder)
-    assert "No good images were kept out of training, so no test image can be flagged" in top_of(page)
+    page = report.build(Run(folder))
+    assert "No good images were held out, so no test image can be flagged" in top_of(page)
     assert "--recalibrate FOLDER" in top_of(page)
     assert "Flagged test images" not in page.read_text()
 
 
-def test_a_run_from_before_there_were_findings_still_has_a_report(tmp_path):
-    folder = keep_out(make_run(tmp_path / "run", tests=10), range(9), range(10))
-    page = build_report(folder)
-    assert "<h1>cutpaste(patch_size=" in page.read_text()
-    for absent in ("flagged", "kept out"):
-        assert absent not in top_of(page)
-    assert gallery_of(page) == []
-
-
 def test_what_is_no_finished_run_is_refused_in_words(tmp_path):
     with pytest.raises(StoreError, match="is no run folder; give the folder"):
-        build_report(tmp_path)
+        report.build(Run(tmp_path))
     folder = make_run(tmp_path / "run")
     (folder / "selection.json").unlink()
     with pytest.raises(StoreError, match="has no selection yet"):
-        build_report(folder)
+        report.build(Run(folder))
 
 
 @pytest.mark.parametrize("left_out", ["preview.npy", "projection.npy"])
@@ -271,7 +269,7 @@ def test_a_run_without_some_pictures_still_has_a_report(tmp_path, left_out):
     for file in folder.rglob(left_out):
         file.unlink()
         list_files(file.parent)
-    page = build_report(folder)
+    page = report.build(Run(folder))
     assert ("no preview in this run" in page.read_text()) == (left_out == "preview.npy")
     drawn = [candidate["tsne"] is not None for candidate in content_of(page)["candidates"]]
     assert drawn == [left_out == "preview.npy"] * len(drawn)
@@ -291,8 +289,8 @@ def test_the_t_sne_of_a_page_is_what_the_training_drew(finished):
 def test_neither_torch_nor_plugins_are_needed(tmp_path):
     folder = make_run(tmp_path / "run")
     program = (
-        "import sys; from pathlib import Path; from dsv_plugins.report import build_report\n"
-        f"build_report(Path({str(folder)!r}))\n"
+        "import sys; from dsv_plugins import Run, report\n"
+        f"report.build(Run({str(folder)!r}))\n"
         "sys.exit('torch' in sys.modules or any(name.startswith('dsv_plugins.builtin') for name in sys.modules))"
     )
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
@@ -300,18 +298,18 @@ def test_neither_torch_nor_plugins_are_needed(tmp_path):
 
 
 def test_the_paper_s_grid_stays_below_eight_megabytes(tmp_path):
-    page = build_report(make_run(tmp_path / "run", candidates=18, tests=200, side=64))
+    page = report.build(Run(make_run(tmp_path / "run", candidates=18, tests=200, side=64)))
     assert page.stat().st_size < 8 * MEGABYTE
 
 
 def test_names_are_escaped(tmp_path):
-    text = build_report(make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)).read_text()
+    text = report.build(Run(make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE))).read_text()
     assert "<img src=x" not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
 
 
 def test_the_main_figure_has_a_marker_for_each_candidate(page):
-    figure = main_figure(read_run(page.parent))
+    figure = report.plot(Run(page.parent))
     assert [len(trace.x) for trace in figure.data] == [4, 4, 4, 4]  # loss, AUC, discordance, separability
 
 
@@ -456,7 +454,7 @@ def test_a_phone_needs_no_sideways_scrolling(browser, page, scheme):
 def test_the_gallery_is_seen_below_the_answer(browser, tmp_path, width):
     folder = make_run(tmp_path / "run", tests=40, file="a_kind_of_defect_with_a_rather_long_name")
     keep_out(folder, range(19), [*range(70, 40, -1), *[0.0] * 10], flagged=30)
-    visit(browser, build_report(folder), width=width)
+    visit(browser, report.build(Run(folder)), width=width)
     section = browser.find_element("css selector", "section")
     assert section.find_element("tag name", "h2").text == "Flagged test images"
     assert "6 more images are flagged and not shown." in section.text
@@ -481,7 +479,7 @@ def test_the_gallery_is_seen_below_the_answer(browser, tmp_path, width):
 @needs_browser
 def test_hostile_names_are_shown_and_not_run(browser, tmp_path):
     folder = make_run(tmp_path / "run", name=HOSTILE, file=HOSTILE)
-    visit(browser, build_report(keep_out(folder, range(19), [50.0, *[0.0] * 39], flagged=1)))
+    visit(browser, report.build(Run(keep_out(folder, range(19), [50.0, *[0.0] * 39], flagged=1))))
     assert browser.find_element("css selector", ".gallery .name").text == f"{HOSTILE.rpartition('/')[2]}/0.png"
     assert HOSTILE in shown(browser)["name"]
     assert HOSTILE.rpartition("/")[2] in shown(browser)["highest"][0]
@@ -492,7 +490,7 @@ def test_hostile_names_are_shown_and_not_run(browser, tmp_path):
 @needs_browser
 def test_a_large_run_is_thinned_says_so_and_opens_in_seconds(browser, tmp_path):
     started = time.monotonic()
-    page = build_report(make_run(tmp_path / "run", candidates=201, tests=10_000, side=16))
+    page = report.build(Run(make_run(tmp_path / "run", candidates=201, tests=10_000, side=16)))
     built = time.monotonic() - started
     assert page.stat().st_size < 20 * MEGABYTE
     started = time.monotonic()

@@ -92,13 +92,13 @@ def test_one_flipped_bit_is_found(tmp_path):
     assert verify(tmp_path / "target") == f"{file} is damaged"
 
 
-def test_a_reader_never_sees_a_part_of_a_json_file(tmp_path):
+def test_a_reader_never_sees_a_part_of_a_json_file_whoever_writes_it(tmp_path):
     script = (
         "import sys; from pathlib import Path; from dsv_plugins.run.folder import write_json\n"
         "while True:\n    write_json(Path(sys.argv[1]), {'numbers': list(range(5000))})\n"
     )
     path = tmp_path / "file.json"
-    writer = subprocess.Popen([sys.executable, "-c", script, str(path)])
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(path)], stderr=subprocess.PIPE) for _ in range(2)]
     try:
         deadline = time.monotonic() + 30
         while not path.exists():
@@ -106,10 +106,40 @@ def test_a_reader_never_sees_a_part_of_a_json_file(tmp_path):
             time.sleep(0.01)
         for _ in range(300):
             assert len(read_json(path)["numbers"]) == 5000
+        assert [writer.poll() for writer in writers] == [None, None], "none failed"
     finally:
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.wait()
+        for writer in writers:
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.communicate()
     assert len(read_json(path)["numbers"]) == 5000
+
+
+@pytest.mark.parametrize("killed_at", [1, 2])
+def test_a_kill_while_a_folder_is_replaced_leaves_the_old_one_or_the_new_one(tmp_path, killed_at):
+    """The first rename puts the old folder aside, the second puts the new one in its place."""
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from dsv_plugins.run.folder import RunFolder, finished_folder\n"
+        "run, killed_at, rename, renames = RunFolder(Path(sys.argv[1])), int(sys.argv[2]), Path.rename, []\n"
+        "def counted(self, target):\n"
+        "    renames.append(target)\n"
+        "    if len(renames) == killed_at:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return rename(self, target)\n"
+        "with run.locked():\n"
+        "    Path.rename = counted\n"
+        "    with finished_folder(run.model) as folder:\n"
+        "        (folder / 'model.json').write_text('new')\n"
+    )
+    run = RunFolder(tmp_path / "run")
+    with run.locked(), finished_folder(run.model) as folder:
+        (folder / "model.json").write_text("old")
+    killed = subprocess.run([sys.executable, "-c", script, str(run.path), str(killed_at)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    with run.locked():
+        assert verify(run.model) is None
+    assert (run.model / "model.json").read_text() == {1: "old", 2: "new"}[killed_at]
+    assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_second_process_fails_at_once_and_a_killed_one_frees_the_run(tmp_path):

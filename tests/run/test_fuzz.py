@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from dsv_plugins import load
 from dsv_plugins.errors import DSVError
-from dsv_plugins.run import artifacts, model_folder
-from dsv_plugins.run.checksums import SEAL, verify, write_sealed
+from dsv_plugins.run import artifacts
+from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import MANIFEST, RunFolder, checksum
 from dsv_plugins.run.journal import Journal
+from dsv_plugins.run.records import read_model, read_selection, read_study, write_checksummed
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -30,9 +31,9 @@ def evaluation_of(run: RunFolder) -> artifacts.EvaluationFolder:
 
 
 READERS = {
-    "study.json": artifacts.read_study,
-    "selection.json": artifacts.read_selection,
-    "model/model.json": model_folder.load_model_record,
+    "study.json": read_study,
+    "selection.json": read_selection,
+    "model/model.json": read_model,
     "data/images.json": lambda run: artifacts.read_image_index(run.path / "data"),
     "data/test.npy": lambda run: artifacts.open_images(run.path / "data", "test").tobytes(),
     "candidates/*/evaluation.json": lambda run: evaluation_of(run).load().candidate,
@@ -120,7 +121,7 @@ def replace_with_right_checksums(run: RunFolder, name: str, content: object) -> 
     if not isinstance(content, dict):
         content = {"content": content}
     if name in ("study.json", "selection.json"):
-        write_sealed(file, content)
+        write_checksummed(file, content)
         return
     file.write_text(json.dumps(content))
     manifest = file.parent / MANIFEST
@@ -134,7 +135,7 @@ def replace_with_right_checksums(run: RunFolder, name: str, content: object) -> 
 def test_commands_survive_files_that_only_look_right(run, finished, name, data):
     file = found(run, name)
     before = {path: path.read_bytes() for path in (file, file.parent / MANIFEST) if path.exists()}
-    content = {key: value for key, value in json.loads(before[file]).items() if key != SEAL}
+    content = {key: value for key, value in json.loads(before[file]).items() if key != "checksum"}
     replace_with_right_checksums(run, name, altered(data, content))
     try:
         for arguments in (["report", run.path], ["score", run.path, finished[0] / "test"]):

@@ -41,7 +41,7 @@ def whole(tmp_path_factory):
     """The task, and an undisturbed run on it."""
     folder = tmp_path_factory.mktemp("whole")
     task = make_task(folder / "parts")
-    return task, study(task, folder / "run").run().run
+    return task, study(task, folder / "run").run().path
 
 
 def study(task, out) -> Study:
@@ -69,13 +69,13 @@ def test_another_machine_resumes_from_the_address(whole, tmp_path, monkeypatch, 
     result = study(task, address).run(second)
     # A training is copied before its observers are notified, so the interruption lost none.
     assert second.labels == ["cutpaste(patch_size=0.32)"]
-    assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+    assert (result.path / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
     files = fsspec.filesystem(scheme)
     root = files._strip_protocol(address)
     assert files.cat_file(f"{root}/selection.json") == (undisturbed / "selection.json").read_bytes()
     copied = {name[len(root) + 1 :] for name in map(files._strip_protocol, files.find(root))}
     passing = {"lock", "progress"}
-    local = {file.relative_to(result.run) for file in result.run.rglob("*") if file.is_file()}
+    local = {file.relative_to(result.path) for file in result.path.rglob("*") if file.is_file()}
     assert copied == {str(name) for name in local if name.parts[0] not in passing}
     events = [json.loads(line)["event"] for line in files.cat_file(f"{root}/journal.jsonl").splitlines()]
     assert events.count("started") == events.count("resumed") == events.count("selected") == 1
@@ -93,7 +93,7 @@ def test_what_is_damaged_or_cut_short_at_the_address_is_computed_again(whole, tm
     result = study(task, f"file://{tmp_path}/there").run(trained)
     assert sorted(trained.ids) == sorted(folder.name.partition("-")[0] for folder in (damaged, cut_short))
     assert sound.name.partition("-")[0] in {entry.candidate.id for entry in result.candidates}
-    assert (result.run / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
+    assert (result.path / "selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
     assert (cut_short / "manifest.json").exists()
     assert (damaged / "evaluation.json").read_text() != "{}"
 

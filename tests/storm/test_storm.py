@@ -112,7 +112,7 @@ def kill(running: subprocess.Popen[str], whom: str, sent: signal.Signals, dice) 
             os.killpg(running.pid, sent)
         elif whom == "driver":
             os.kill(running.pid, sent)
-        elif children := psutil.Process(running.pid).children():
+        elif children := psutil.Process(running.pid).children(recursive=True):
             os.kill(dice.choice(children).pid, sent)
 
 

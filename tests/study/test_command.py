@@ -9,7 +9,7 @@ import sys
 from brightness import SETTINGS, BrightnessPlugins, grey_images
 from conftest import journal, tiny_select
 
-from dsv_plugins import select
+from dsv_plugins import report, select
 
 
 def test_a_study_from_python_has_no_command_whatever_the_process_was_called_with(tmp_path, monkeypatch):
@@ -17,12 +17,12 @@ def test_a_study_from_python_has_no_command_whatever_the_process_was_called_with
     result = select(
         *(grey_images(6, seed) for seed in (0, 1)), out=tmp_path / "run", plugins=(BrightnessPlugins(),), **SETTINGS
     )
-    (started,) = journal(result.run, "started")
+    (started,) = journal(result.path, "started")
     assert started["command"] == ""
-    page = result.report().read_text()
+    page = report.build(result).read_text()
     assert "kernel" not in page[page.index("<header") : page.index("</header>")]
     for file in ("journal.jsonl", "study.json", "selection.json"):
-        assert "kernel" not in (result.run / file).read_text()
+        assert "kernel" not in (result.path / file).read_text()
 
 
 def test_a_study_of_the_command_line_has_its_command(finished):

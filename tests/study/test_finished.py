@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -13,11 +14,11 @@ import pytest
 from conftest import DETECTOR, TINY, journal, make_task, tiny_select
 from PIL import Image
 
-from dsv_plugins import AugmentationPlugin, Observer, Study
+from dsv_plugins import AugmentationPlugin, Observer, Study, report
 from dsv_plugins.builtin.augmentations import hook as augmentations
-from dsv_plugins.run.checksums import read_sealed, write_sealed
+from dsv_plugins.run.records import SelectionRecord, read_checksummed, write_checksummed
 from dsv_plugins.study import finished as finished_module
-from dsv_plugins.study import run as run_module
+from dsv_plugins.study import workflow
 
 HEAVY = ("torch", "torchvision", "lightning", "timm", "scipy.stats", "sklearn", "pandas")
 
@@ -42,8 +43,8 @@ def copied(original, tmp_path, monkeypatch):
     folder, _ = original
     shutil.copytree(folder / "run", tmp_path / "run")
     judged = []
-    judge_pool = run_module.judge_pool
-    monkeypatch.setattr(run_module, "judge_pool", lambda *args, **named: judged.append(1) or judge_pool(*args, **named))
+    judge_pool = workflow.judge_pool
+    monkeypatch.setattr(workflow, "judge_pool", lambda *args, **named: judged.append(1) or judge_pool(*args, **named))
     return folder / "parts", tmp_path / "run", judged
 
 
@@ -78,8 +79,9 @@ def test_what_is_taken_is_what_would_be_computed(original, copied):
     assert list(taken.candidates) == list(computed.candidates)
     assert (taken.selected, taken.kept, taken.warnings) == (computed.selected, computed.kept, computed.warnings)
     assert taken.as_json() == {**result.as_json(), "run": str(run)}
-    assert taken.table() == result.table()
-    assert [event["event"] for event in journal(run)[-4:]] == ["resumed", "selected"] * 2
+    assert report.table(taken) == report.table(result)
+    told = [event["event"] for event in journal(run) if event["event"] != "noted"]
+    assert told[-4:] == ["resumed", "selected"] * 2
 
 
 def damage(path: Path) -> None:
@@ -88,8 +90,10 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def reseal(path: Path) -> None:
-    write_sealed(path, {**read_sealed(path), "kept": []})
+def rewrite(path: Path) -> None:
+    """Write another selection, with the checksum that it has."""
+    selection = read_checksummed(path, SelectionRecord)
+    write_checksummed(path, asdict(replace(selection, warnings=["another"])))
 
 
 CHANGES = {
@@ -99,10 +103,10 @@ CHANGES = {
     "the model is missing": lambda run: shutil.rmtree(run / "model"),
     "the stored images are damaged": lambda run: damage(run / "data/test.npy"),
     "the selection is damaged": lambda run: damage(run / "selection.json"),
-    "the selection is of another study": lambda run: reseal(run / "selection.json"),
+    "the selection is of another study": lambda run: rewrite(run / "selection.json"),
     "the record is damaged": lambda run: damage(run / "finished.json"),
     "the record is no object": lambda run: (run / "finished.json").write_text("[]"),
-    "the record has other fields": lambda run: write_sealed(run / "finished.json", {"depends_on": "all"}),
+    "the record has other fields": lambda run: write_checksummed(run / "finished.json", {"depends_on": "all"}),
     "the journal is damaged": lambda run: (run / "journal.jsonl").open("a").write("{\n"),
 }
 
@@ -149,7 +153,7 @@ def test_another_image_is_another_result(copied, tmp_path):
 
 def test_other_code_is_another_result(copied, monkeypatch):
     task, run, judged = copied
-    monkeypatch.setattr(finished_module, "_own_code", lambda: "edited")
+    monkeypatch.setattr(finished_module, "own_source", lambda: "edited")
     tiny(task, run).run()
     assert judged == [1]
     version = metadata.version

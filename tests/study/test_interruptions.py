@@ -58,13 +58,17 @@ def test_killed_in_the_middle_of_writing_it_resumes_to_the_same_bytes(finished, 
     assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+MARK = "DSV_TEST_MARK"
+
+
+def start(*arguments: object, mark: Path | str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "dsv_plugins", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, MARK: str(mark)},
     )
 
 
@@ -118,12 +122,12 @@ MOMENTS = {
 }
 
 
-def processes_of(session: int) -> list[psutil.Process]:
-    """The living processes of a session, which is what a command and its workers are."""
+def processes_with(mark: Path) -> list[psutil.Process]:
+    """The living processes of a command: it and all that it started have its environment."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(mark) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -139,7 +143,8 @@ def handles_signals(process: int) -> bool:
 def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished, tmp_path, moment, sent):
     task, undisturbed, _ = finished
     arguments = tiny_select(task, tmp_path / "run", *TWO_WORKERS)
-    running = start(*arguments)
+    running = start(*arguments, mark=tmp_path)
+    assert running.pid in {process.pid for process in processes_with(tmp_path)}
     wait_until(lambda: MOMENTS[moment](tmp_path / "run"), running)
     wait_until(lambda: handles_signals(running.pid), running)  # before, Python itself starts, and nothing of ours runs
     os.killpg(running.pid, sent)
@@ -150,7 +155,7 @@ def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished
     if running.returncode:
         assert re.fullmatch(r"dsv( select)?: interrupted; run the same command again\n", errors)
     deadline = time.monotonic() + 10
-    while processes_of(running.pid):
+    while processes_with(tmp_path):
         assert time.monotonic() < deadline, "something is left running"
         time.sleep(0.1)
     if moment == "training":
@@ -179,7 +184,7 @@ def test_killing_the_workers_at_the_end_does_not_hold_the_command_up(finished, t
     task, _, _ = finished
     running = start(*tiny_select(task, tmp_path / "run", *TWO_WORKERS))
     wait_until(lambda: (tmp_path / "run/selection.json").exists(), running)
-    for worker in psutil.Process(running.pid).children():
+    for worker in psutil.Process(running.pid).children(recursive=True):
         worker.kill()
     _, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, "")

@@ -21,7 +21,7 @@ from dsv_plugins import (
     hookimpl,
     select,
 )
-from dsv_plugins.study.progress import Observers
+from dsv_plugins.study.observers import Observers
 
 GRID = {"patch_size": [0.02, 0.08]}
 

@@ -33,6 +33,7 @@ OTHERS = {
 FREE = {
     "search_params": {"trials": 3},
     "selector": "mmd",
+    "selector_params": {"sign": -1},
     "executor": "serial",
     "executor_params": {"num_gpus": 1},
     "workers": 3,

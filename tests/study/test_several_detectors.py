@@ -8,9 +8,8 @@ from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import zmap
 from sklearn.metrics import roc_auc_score
 
-from dsv_plugins import InputError, Observer, PluginError, load, select
+from dsv_plugins import InputError, Observer, PluginError, load, report, select
 from dsv_plugins.data.dataset import open_dataset
-from dsv_plugins.report import read_run
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study
 
@@ -90,35 +89,34 @@ def test_each_candidate_is_the_one_that_a_study_of_its_detector_alone_trains(tas
 
 
 def test_candidates_that_differ_after_the_frozen_part_share_its_features(result):
-    parts = [folder.name for folder in RunFolder(result.run).frozen.iterdir()]
+    parts = [folder.name for folder in RunFolder(result.path).frozen.iterdir()]
     assert len(parts) == 2  # one for each detector, though patch-memory has two settings
 
 
 def test_the_choice_is_kept_and_the_same_study_trains_nothing(task, result):
     trained = Trained()
-    again = select(**study(task, result.run, selector=["mc", "cosine"]), observer=trained)
+    again = select(**study(task, result.path, selector=["mc", "cosine"]), observer=trained)
     assert trained.labels == []
-    model = load(again.run)
+    model = load(again.path)
     assert model.record.detector == again.choice.candidate.detector
-    images = open_dataset(again.run / "data").test
+    images = open_dataset(again.path / "data").test
     expected = again.evaluation(again.choice.candidate).scores.test
     np.testing.assert_allclose(model.predict(images).scores, expected, rtol=1e-3, atol=1e-3)
-    again.report()
-    assert again.choice.candidate.detector in read_run(again.run).chosen.label
+    assert again.choice.candidate.detector in report.build(again).read_text()
 
 
 def test_all_as_one_are_weighted_and_those_that_can_be_are_merged(task, result):
-    kept = select(**study(task, result.run, keep="weighted"))
+    kept = select(**study(task, result.path, keep="weighted"))
     losses = np.array([entry.losses["cosine"] for entry in kept.candidates])
     weights = np.exp(-losses / losses.std())
     weights /= weights.sum()
-    model, images = load(kept.run), open_dataset(kept.run / "data").test
+    model, images = load(kept.path), open_dataset(kept.path / "data").test
     assert [member.detector for member in model.record.members] == ["patch-memory", "patch-memory", "patch-fusion"]
     scores = [kept.evaluation(entry.candidate).scores for entry in kept.candidates]
     expected = weights @ np.stack([zmap(each.test.numpy().astype(float), each.train.numpy()) for each in scores])
     found = model.predict(images)
     np.testing.assert_allclose(found.scores, expected, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(found.heatmaps, read_run(kept.run).heatmaps(), rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(found.heatmaps, kept.heatmaps(), rtol=0.05, atol=0.05)
     module = model.detector.as_module()
     exported, heatmaps = module(images.float() / 255)
     np.testing.assert_allclose(exported, found.scores, rtol=1e-3, atol=1e-3)
@@ -126,7 +124,7 @@ def test_all_as_one_are_weighted_and_those_that_can_be_are_merged(task, result):
 
 
 def test_every_candidate_is_scored_on_the_same_pseudo_anomalies(result):
-    data = open_dataset(result.run / "data")
+    data = open_dataset(result.path / "data")
     changed = (data.pseudo != data.holdout).flatten(1).any(dim=1)
     assert changed.float().mean() > 0.9  # a pasted patch may be equal to what it covers
     aucs, losses = {}, {}

@@ -32,7 +32,7 @@ def images():
 
 
 def weights(found):
-    return found._module.state_dict()
+    return found.network().state_dict()
 
 
 def same(first, second):
@@ -64,7 +64,7 @@ def test_first_the_shared_updates_then_the_candidates_own(images):
     found = detector(shared_updates=20)
     found.fit(images, augmentation("cutout"), progress=lambda *reported: seen.append(reported[:2]))
     assert seen == [(1, 20), (10, 20), (20, 20), (1, 12), (10, 12), (12, 12)]
-    assert len(found._module.accuracies) == 12, "the accuracy is that of the candidate's own updates"
+    assert len(found.network().accuracies) == 12, "the accuracy is that of the candidate's own updates"
 
 
 def test_the_two_phases_have_schedules_of_their_own(images, monkeypatch):

@@ -26,13 +26,13 @@ from dsv_plugins import (
     TrainingError,
     UnknownPluginError,
     hookimpl,
+    report,
     select,
 )
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.losses import dsv
 from dsv_plugins.plugins.observer import Observer
-from dsv_plugins.study.model import load
-from dsv_plugins.study.serialise import as_selection
+from dsv_plugins.run.model import load
 
 GRID = {"patch_size": [0.02, 0.08, 0.32]}
 
@@ -92,12 +92,14 @@ def test_every_choice_has_a_confidence(finished):
 def test_the_kept_detector_gives_the_stored_scores(finished):
     _, result = finished
     stored = result.evaluation(result.choice.candidate).scores.test
-    assert torch.equal(result.detector.score(open_dataset(result.run / "data").test), stored)
+    assert torch.equal(
+        result.load_detector(result.choice.candidate).score(open_dataset(result.path / "data").test), stored
+    )
 
 
 def test_the_table_has_every_candidate_and_marks_the_choices(finished):
     _, result = finished
-    head, *rows, legend = result.table().splitlines()
+    head, *rows, legend = report.table(result).splitlines()
     assert head.split()[:4] == ["candidate", "dsv", "mc", "hits"]
     for entry, row in zip(result.candidates, rows, strict=True):
         losses = " ".join(
@@ -140,7 +142,7 @@ def test_a_choice_that_is_not_concentrated_comes_with_a_warning(tmp_path, streng
 
 def test_running_again_trains_nothing_and_says_the_same(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     before = (tmp_path / "run" / "selection.json").read_bytes()
     recorder = Recorder()
     again = tiny(task, tmp_path / "run", selector=["dsv", "mc", "hits"]).run(recorder)
@@ -151,7 +153,7 @@ def test_running_again_trains_nothing_and_says_the_same(finished, tmp_path):
 
 def test_another_selector_on_a_finished_run_trains_nothing(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     recorder = Recorder()
     again = tiny(task, tmp_path / "run", selector="mmd").run(recorder)
     assert recorder.trained == []
@@ -161,10 +163,10 @@ def test_another_selector_on_a_finished_run_trains_nothing(finished, tmp_path):
 def test_the_executor_does_not_matter(finished, tmp_path):
     task, result = finished
     tiny(task, tmp_path / "run", selector=["dsv", "mc", "hits"], executor="processes", workers=2).run()
-    assert (tmp_path / "run" / "selection.json").read_bytes() == (result.run / "selection.json").read_bytes()
+    assert (tmp_path / "run" / "selection.json").read_bytes() == (result.path / "selection.json").read_bytes()
     for entry in result.candidates:
         name = f"candidates/{entry.candidate.id}-{TINY['updates']}/evaluation.safetensors"
-        assert (tmp_path / "run" / name).read_bytes() == (result.run / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == (result.path / name).read_bytes()
 
 
 def test_labels_in_folder_names_do_not_reach_the_losses(finished, tmp_path):
@@ -175,12 +177,12 @@ def test_labels_in_folder_names_do_not_reach_the_losses(finished, tmp_path):
     for index, file in enumerate(sorted((task / "test").rglob("*.png"), reverse=True)):
         shutil.copy(file, merged / f"{index}.png")
     other = tiny(tmp_path / "parts", tmp_path / "run", selector=["dsv", "mc", "hits"]).run()
-    assert (other.run / "selection.json").read_bytes() == (result.run / "selection.json").read_bytes()
+    assert (other.path / "selection.json").read_bytes() == (result.path / "selection.json").read_bytes()
 
 
 def test_a_damaged_artifact_is_trained_again(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     candidate = result.candidates[1].candidate
     file = tmp_path / "run" / "candidates" / f"{candidate.id}-{TINY['updates']}" / "evaluation.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -188,24 +190,29 @@ def test_a_damaged_artifact_is_trained_again(finished, tmp_path):
     tiny(task, tmp_path / "run", selector=["dsv", "mc", "hits"]).run(recorder)
     assert recorder.trained == [str(candidate)]
     assert any("evaluation.safetensors is damaged" in note and "is trained again" in note for note in recorder.notes)
-    assert (tmp_path / "run" / "selection.json").read_bytes() == (result.run / "selection.json").read_bytes()
+    assert (tmp_path / "run" / "selection.json").read_bytes() == (result.path / "selection.json").read_bytes()
 
 
 def test_a_damaged_model_is_noticed_and_restored(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     (tmp_path / "run" / "model" / "detector.json").write_text("{}")
     with pytest.raises(StoreError, match=r"detector\.json is damaged; run the same"):
         load(tmp_path / "run")
     restored = tiny(task, tmp_path / "run").run()
     images = open_dataset(tmp_path / "run" / "data").test
-    assert torch.equal(restored.detector.score(images), result.detector.score(images))
-    assert torch.equal(load(tmp_path / "run").detector.score(images), result.detector.score(images))
+    assert torch.equal(
+        restored.load_detector(restored.choice.candidate).score(images),
+        result.load_detector(result.choice.candidate).score(images),
+    )
+    assert torch.equal(
+        load(tmp_path / "run").detector.score(images), result.load_detector(result.choice.candidate).score(images)
+    )
 
 
 def test_a_folder_of_another_study_is_refused(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     with pytest.raises(InputError, match=r"belongs to a study whose seed is 0, not 5; give another --out"):
         tiny(task, tmp_path / "run", seed=5).run()
 
@@ -244,7 +251,7 @@ def test_halving_spends_less_and_ends_as_a_full_training_would(finished, tmp_pat
 
 
 def test_a_selector_of_held_out_images_is_refused_in_a_study_without(task, tmp_path):
-    with pytest.raises(InputError, match="'pu-auc' judges by good images .*--holdout 0 keeps none out"):
+    with pytest.raises(InputError, match="'pu-auc' needs held-out images; remove --holdout 0"):
         tiny(task, tmp_path / "run", selector=["dsv", "pu-auc"], holdout=0).run()
     assert not (tmp_path / "run").exists()
 
@@ -288,7 +295,7 @@ def test_a_search_may_propose_candidates_on_its_way(finished, tmp_path):
     assert "searched from 0.01" in result.notes
     again = tiny(task, tmp_path / "run", **settings).run(recorder)
     assert len(recorder.trained) == 3
-    assert as_selection(again) == as_selection(result)
+    assert again.selection == result.selection
     with pytest.raises(InputError, match="belongs to a study whose grid is .*0.32"):
         tiny(task, tmp_path / "run", **{**settings, "grid": {"patch_size": Range(0.01, 0.4)}}).run()
 
@@ -305,8 +312,8 @@ def test_tensors_in_one_call(tmp_path, monkeypatch):
     images = torch.from_numpy(np.stack([texture(seed, size=32) for seed in range(12)]))[:, None]
     detector = {"detector": DETECTOR, "detector_params": TINY}
     result = select(images[:7], images[7:], grid={"patch_size": [0.1]}, executor="serial", **detector)
-    assert result.run.parent == tmp_path / "runs"
-    assert result.detector.score(images).shape == (12,)
+    assert result.path.parent == tmp_path / "runs"
+    assert result.load_detector(result.choice.candidate).score(images).shape == (12,)
 
 
 # ---------------------------------------------------------------------------
@@ -344,7 +351,7 @@ def test_failing_candidates_are_recorded_and_left_out(task, tmp_path, executor):
     assert "no memory left" in result.candidates[2].reason
     assert result.choice.candidate.params == {"strength": "mild"}
     assert len(recorder.failures) == 2
-    assert "no memory left" in result.table()
+    assert "no memory left" in report.table(result)
     failed = {event["candidate"]: event["reason"] for event in journal(tmp_path / "run", "failed")}
     assert failed == {entry.candidate.id: entry.reason for entry in result.candidates[1:]}
     # The journal knows the line of the plugin that raised, also if that was in another process.
@@ -385,7 +392,7 @@ class _Losses:
 )
 def test_a_selector_that_fails_is_named(finished, tmp_path, name, complaint):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     with pytest.raises(PluginError, match=complaint):
         tiny(task, tmp_path / "run", selector=name, plugins=(BadSelectors(),)).run()
     beside = tiny(task, tmp_path / "run", selector=["dsv", name], plugins=(BadSelectors(),)).run()
@@ -395,7 +402,7 @@ def test_a_selector_that_fails_is_named(finished, tmp_path, name, complaint):
 
 def test_a_candidate_without_a_loss_ranks_last_and_is_reported(finished, tmp_path):
     task, result = finished
-    shutil.copytree(result.run, tmp_path / "run")
+    shutil.copytree(result.path, tmp_path / "run")
     again = tiny(task, tmp_path / "run", selector="one-nan", plugins=(BadSelectors(),)).run()
     assert again.choice.candidate == again.candidates[2].candidate
     assert any("no finite loss for cutpaste(patch_size=0.02)" in note for note in again.notes)

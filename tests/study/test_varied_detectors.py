@@ -8,7 +8,7 @@ from conftest import DETECTOR, TINY, make_task
 from scipy.stats import zmap
 
 from dsv_plugins import InputError, Observer, PluginSettingsError, Range, load, select
-from dsv_plugins.bench.random_run import random_study
+from dsv_plugins.bench.studies import random_study
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.plugins.spaces import space_problems, with_settings
@@ -57,10 +57,10 @@ def test_what_the_trainings_of_each_detector_share_is_trained_once_for_each(resu
 def test_labels_and_the_model_know_the_detector(result):
     chosen = result.choice.candidate
     assert f"detector.width={chosen.params['detector.width']}" in str(chosen)
-    model = load(result.run)
+    model = load(result.path)
     assert model.record.detector_params["width"] == chosen.params["detector.width"]
     assert "detector.width" not in model.record.params
-    images = open_dataset(result.run / "data").test
+    images = open_dataset(result.path / "data").test
     np.testing.assert_allclose(model.detector.score(images), result.evaluation(chosen).scores.test, rtol=1e-5)
 
 
@@ -84,7 +84,7 @@ def ensemble(task, tmp_path_factory):
 
 def test_an_ensemble_takes_detectors_that_differ(ensemble, monkeypatch):
     result, _ = ensemble
-    model, images = load(result.run), open_dataset(result.run / "data").test
+    model, images = load(result.path), open_dataset(result.path / "data").test
     members = [result.evaluation(each).scores for each in result.kept]
     expected = np.mean([zmap(each.test.numpy(), each.train.numpy()) for each in members], axis=0)
     passes = []

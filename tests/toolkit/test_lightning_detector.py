@@ -92,7 +92,7 @@ def test_the_score_is_the_mahalanobis_distance_to_the_train_embeddings() -> None
 
 
 def test_a_batch_has_normal_images_and_augmented_copies_of_the_same() -> None:
-    batches = trained()._module.batches
+    batches = trained().trained_network.batches
     assert len(batches) == 6
     shares = []
     for normal, augmented in batches:
@@ -115,7 +115,7 @@ def test_updates_are_counted_and_told() -> None:
     detector.fit(images(), darker, updates=3, progress=lambda *event: told.append(event))
     assert [event[:2] for event in told] == [(1, 3), (2, 3), (3, 3)]
     assert all(np.isfinite(event[2]) for event in told)
-    assert len(detector._module.batches) == 3
+    assert len(detector.trained_network.batches) == 3
 
 
 def test_a_saved_detector_scores_the_same_and_another_module_is_refused(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_exported_module_scores_the_same() -> None:
 def test_the_budget_the_size_and_the_batches_can_be_set() -> None:
     detector = TinyDetector(updates=2, image_size=8, batch_size=3)
     detector.fit(images(), darker)
-    assert [normal.shape for normal, _ in detector._module.batches] == [(3, 3, 8, 8)] * 2
+    assert [normal.shape for normal, _ in detector.trained_network.batches] == [(3, 3, 8, 8)] * 2
     with pytest.raises(ValueError, match="updates is 0; give a whole number"):
         TinyDetector(updates=0)
 

@@ -20,9 +20,10 @@ from PIL import Image
 from skimage import data
 
 from dsv_plugins import Result, select
-from dsv_plugins.bench.aucs import ensemble_auc, labels_of, measure_aucs
+from dsv_plugins.bench.methods import ensemble_auc
 from dsv_plugins.bench.statistics import signed_rank_p
-from dsv_plugins.bench.tasks import Task, find_tasks
+from dsv_plugins.bench.studies import measure_aucs
+from dsv_plugins.bench.tasks import Task, find_tasks, labels_of
 from dsv_plugins.data.images import find_images
 
 SELECTORS = ("dsv", "energy", "cosine", "mc", "hits")
@@ -108,14 +109,15 @@ def print_settings(name: str, tasks: Sequence[Task], out: Path) -> Mapping[str, 
     columns: dict[str, list[float]] = {}
     for task in tasks:
         result = train(name, POOLS[name], task, out)
-        labels = labels_of(result.run)
-        aucs = measure_aucs(result, labels)
+        labels = labels_of(result.path)
+        aucs, _ = measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         row = {
             setting: aucs.candidates[candidate.id]
             for setting, candidate in zip(_settings(POOLS[name]), finished, strict=True)
         }
-        row |= {MEAN: aucs.mean, "best": aucs.best} | {f"`{each}`": aucs.chosen[each] for each in SELECTORS}
+        pool = list(aucs.candidates.values())
+        row |= {MEAN: float(np.mean(pool)), "best": max(pool)} | {f"`{each}`": aucs.chosen[each] for each in SELECTORS}
         row[ENSEMBLE] = ensemble_auc([result.evaluation(candidate) for candidate in finished], labels)
         for column, auc in row.items():
             columns.setdefault(column, []).append(auc)
@@ -141,7 +143,7 @@ def print_rivals(tasks: Sequence[Task], out: Path) -> None:
     for name, pool in RIVALS.items():
         for task in tasks:
             result = train(name, pool, task, out)
-            columns[name].append(measure_aucs(result, labels_of(result.run)).kept)
+            columns[name].append(measure_aucs(result, labels_of(result.path))[1])
     print_table("rivals", tasks, columns)
 
 

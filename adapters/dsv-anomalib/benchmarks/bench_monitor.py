@@ -25,8 +25,7 @@ from sklearn.metrics import roc_auc_score
 
 import dsv_anomalib
 from dsv_anomalib.data import images_of, set_up
-from dsv_plugins.bench.aucs import NORMAL_FOLDER
-from dsv_plugins.bench.tasks import Task, find_tasks
+from dsv_plugins.bench.tasks import NORMAL_FOLDER, Task, find_tasks
 
 MONITORED = ("dsv", "energy", "cosine")
 PATIENCE = 3

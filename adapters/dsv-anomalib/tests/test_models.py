@@ -93,7 +93,9 @@ def test_a_model_of_ones_own_takes_an_entry_of_a_few_lines(task, tmp_path):
     assert torch.equal(loaded.model.encoder[-1].weight, found.model.model.encoder[-1].weight)
     pixels = torch.rand(2, 3, SIDE, SIDE)
     expected = found.model.model.encoder(found.model.pre_processor.transform(pixels))
-    torch.testing.assert_close(found.detector.encode(pixels), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found.load_detector(found.choice.candidate).encode(pixels), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def own_entry(place="generator", model=Mine, **settings):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from anomalib.data import Folder
 from anomalib.engine import Engine
-from anomalib.models import Draem
+from anomalib.models import Draem, Patchcore
 from conftest import NARROW, QUIET, SIDE, TINY_CUTPASTE, folder, images, make_task
 from lightning.pytorch import Trainer
 from scipy.stats import zmap
@@ -65,7 +65,7 @@ def test_the_model_is_ready_for_the_engine(selected, task, tmp_path):
     datamodule = folder(task)
     (metrics,) = Engine(default_root_dir=tmp_path, **QUIET).test(selected.model, datamodule=datamodule, verbose=False)
     items = [datamodule.test_data[index] for index in range(len(datamodule.test_data))]
-    raw = torch.cat([selected.detector.score(item.image[None]) for item in items])
+    raw = torch.cat([selected.load_detector(selected.choice.candidate).score(item.image[None]) for item in items])
     labels = [int(item.gt_label) for item in items]
     assert metrics["image_AUROC"] == pytest.approx(roc_auc_score(labels, raw), abs=1e-6)
     assert type(selected.model) is Draem
@@ -87,7 +87,9 @@ def test_any_argument_of_a_model_can_be_selected(task, tmp_path):
     chosen = found.choice.candidate.detector_params["model_params"]["reconstructive_width"]
     assert next(found.model.model.reconstructive_subnetwork.parameters()).shape[0] == chosen
     pixels = torch.rand(2, 3, SIDE, SIDE)
-    torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels))
+    torch.testing.assert_close(
+        found.model.model(pixels).pred_score, found.load_detector(found.choice.candidate).score(pixels)
+    )
 
 
 def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
@@ -109,7 +111,7 @@ def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
     maps = torch.stack([member.module.model(pixels).anomaly_map.detach() for member, _ in members]).mean(dim=0)
     torch.testing.assert_close(predicted.anomaly_map.squeeze(1), maps, rtol=1e-4, atol=1e-5)
     by_engine = Engine().export(found.model, "onnx", export_root=tmp_path, input_size=found.model.input_size)
-    assert dsv(["export", str(found.run), "--out", str(tmp_path / "detector.onnx")]) == 0
+    assert dsv(["export", str(found.path), "--out", str(tmp_path / "detector.onnx")]) == 0
     for file in (by_engine, tmp_path / "detector.onnx"):
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
@@ -154,14 +156,14 @@ def test_a_finished_selection_trains_nothing_again(selected, task, monkeypatch):
         space={"blend_factor": [0.2, 1.0]},
         detector_params=TINY_DRAEM,
         executor="serial",
-        out=selected.run,
+        out=selected.path,
     )
     assert again.choice.candidate.id == selected.choice.candidate.id
 
 
 def test_a_run_folder_keeps_no_checkpoints(selected):
-    assert not list(selected.run.rglob("*.ckpt"))
-    assert list(selected.run.rglob("*.safetensors"))
+    assert not list(selected.path.rglob("*.ckpt"))
+    assert list(selected.path.rglob("*.safetensors"))
 
 
 def test_cutpaste_is_selected_by_our_own_detector(task, tmp_path):
@@ -176,7 +178,12 @@ def test_cutpaste_is_selected_by_our_own_detector(task, tmp_path):
     assert isinstance(found.model, dsv_anomalib.CutPaste)
     assert found.model.hparams.augmentation_params == dict(found.choice.candidate.params)
     pixels = torch.rand(3, 3, SIDE, SIDE)
-    torch.testing.assert_close(found.model.model(pixels).pred_score, found.detector.score(pixels), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        found.model.model(pixels).pred_score,
+        found.load_detector(found.choice.candidate).score(pixels),
+        rtol=1e-3,
+        atol=1e-3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +201,15 @@ def with_kernels(task, tmp_path_factory):
 
 def test_cutpaste_keeps_the_scores_of_another_density(with_kernels):
     pixels = images(5, seed=3, defect=True) / 255
-    expected = with_kernels.detector.score(pixels)
+    expected = with_kernels.load_detector(with_kernels.choice.candidate).score(pixels)
     assert with_kernels.model.hparams.density == "kde"
     torch.testing.assert_close(with_kernels.model.model(pixels).pred_score, expected, rtol=1e-5, atol=1e-4)
     # By scikit-learn, from the stored embeddings of the train images.
     evaluation = with_kernels.evaluation(with_kernels.choice.candidate)
     kernels = KernelDensity(bandwidth=1.0).fit(evaluation.embeddings.train.double().numpy())
-    by_sklearn = -kernels.score_samples(with_kernels.detector.encode(pixels).double().numpy())
+    by_sklearn = -kernels.score_samples(
+        with_kernels.load_detector(with_kernels.choice.candidate).encode(pixels).double().numpy()
+    )
     assert expected.tolist() == pytest.approx(by_sklearn.tolist(), rel=1e-5)
 
 
@@ -262,9 +271,40 @@ def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys, model):
     np.testing.assert_allclose(scores, load(tmp_path / "run").detector.score(pixels), rtol=1e-3, atol=1e-5)
 
 
-def test_models_without_augmentation_are_refused(task):
-    with pytest.raises(InputError, match="Patchcore has no augmentation to select"):
+def test_a_model_without_augmentation_or_values_to_try_is_refused(task):
+    with pytest.raises(InputError, match="patchcore has no augmentation to select; give values of its arguments"):
         dsv_anomalib.select("patchcore", folder(task))
+    with pytest.raises(InputError, match="Cfa has no augmentation to select"):
+        dsv_anomalib.select(["cfa", "patchcore"], folder(task))
+
+
+def test_several_models_are_one_pool(task, tmp_path):
+    found = dsv_anomalib.select(
+        ["padim", Patchcore, "patch-fusion"],
+        folder(task, UnlabelledFolder),
+        space={"patch_size": [0.1], "padim.n_features": [8, 16], "patch-fusion.window": [0]},
+        detector_params={"image_size": 64},
+        executor="serial",
+        keep="choice",
+        out=tmp_path / "run",
+    )
+    labels = [str(entry.candidate) for entry in found.candidates]
+    assert labels == [
+        "anomalib-padim(detector.model_params.n_features=8)",
+        "anomalib-padim(detector.model_params.n_features=16)",
+        "anomalib-patchcore",
+        "patch-fusion cutpaste(patch_size=0.1, detector.window=0)",
+    ]
+    pixels = images(3, size=64).float() / 255
+    with torch.no_grad():
+        predicted = found.model.model(pixels).pred_score
+    expected = found.load_detector(found.choice.candidate).score(pixels)
+    torch.testing.assert_close(predicted.flatten(), expected.flatten(), rtol=1e-3, atol=1e-3)
+
+
+def test_models_with_different_augmentations_of_their_own_need_one_to_be_named(task):
+    with pytest.raises(InputError, match="different augmentations of their own .*; give augmentation="):
+        dsv_anomalib.select(["draem", "cutpaste"], folder(task))
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +341,7 @@ def test_a_rate_that_cannot_be_promised_is_told(selected_with_holdout):
         selected_with_holdout(false_alarms=0.01)
     selected = selected_with_holdout()
     with pytest.raises(InputError, match="10 held-out images cannot promise a false-alarm rate of 0.01"):
-        dsv_anomalib.load(selected.run, false_alarms=0.01)
+        dsv_anomalib.load(selected.path, false_alarms=0.01)
     with pytest.raises(InputError, match="give a rate between 0 and 1"):
         selected_with_holdout(false_alarms=2)
 

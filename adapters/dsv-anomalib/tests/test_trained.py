@@ -44,7 +44,7 @@ def test_the_module_scores_as_the_detector_of_the_run(selected):
     pixels = images(4, size=64).float() / 255
     with torch.no_grad():
         found = selected.model.model(pixels)
-    expected = dsv_plugins.load(selected.run).predict(pixels)
+    expected = dsv_plugins.load(selected.path).predict(pixels)
     torch.testing.assert_close(found.pred_score, expected.scores, rtol=1e-4, atol=1e-3)
     assert found.anomaly_map.shape == (4, 1, 64, 64)
     peaks = expected.heatmaps.flatten(1).max(dim=1).values
@@ -52,13 +52,13 @@ def test_the_module_scores_as_the_detector_of_the_run(selected):
 
 
 def test_a_finished_selection_is_loaded_with_its_decisions(selected):
-    loaded = dsv_anomalib.load(selected.run)
-    decided = dsv_plugins.load(selected.run).predict(images(8, defect=True, size=64))
+    loaded = dsv_anomalib.load(selected.path)
+    decided = dsv_plugins.load(selected.path).predict(images(8, defect=True, size=64))
     with torch.no_grad():
         predicted = loaded(images(8, defect=True, size=64).float() / 255)
     assert torch.equal(predicted.pred_label.flatten(), decided.anomalous)
     # Where an image is called unusual: the heat that good-looking test images hardly reach.
-    record = dsv_plugins.load(selected.run).record
+    record = dsv_plugins.load(selected.path).record
     with torch.no_grad():
         maps = loaded.model(images(8, defect=True, size=64).float() / 255).anomaly_map
     assert torch.equal(predicted.pred_mask.squeeze(1).bool(), (maps > record.heat_threshold).squeeze(1))
@@ -67,7 +67,7 @@ def test_a_finished_selection_is_loaded_with_its_decisions(selected):
 def test_images_that_the_engine_resizes_score_as_files_do(selected):
     larger = images(6, size=150)
     files = [to_pil_image(image).resize((64, 64), Image.Resampling.BILINEAR) for image in larger]
-    expected = dsv_plugins.load(selected.run).predict(torch.stack([pil_to_tensor(file) for file in files])).scores
+    expected = dsv_plugins.load(selected.path).predict(torch.stack([pil_to_tensor(file) for file in files])).scores
     module = selected.model
     with torch.no_grad():
         found = module.model(module.pre_processor.transform(larger.float() / 255)).pred_score
@@ -95,7 +95,7 @@ def test_the_threshold_of_places_comes_from_images_without_an_alarm(selected):
     quiet = test <= held_out[len(held_out) - allowed]
     peaks = [float(heat.max()) for heat, is_quiet in zip(heatmaps, quiet, strict=True) if is_quiet]
     expected = float(np.quantile(peaks, 1 - rate))
-    assert dsv_plugins.load(selected.run).record.heat_threshold == pytest.approx(expected, rel=1e-5)
+    assert dsv_plugins.load(selected.path).record.heat_threshold == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_engine_tests_and_exports_it(selected, larger_task, tmp_path, capfd, caplog):

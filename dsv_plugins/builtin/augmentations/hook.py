@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING
 
 from dsv_plugins import Augmentation, AugmentationPlugin, hookimpl
+from dsv_plugins.toolkit.checks import check_range
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class CutDiff(_PatchAugmentation):
 
 @dataclass(frozen=True)
 class CutPaste(_PatchAugmentation):
-    """Copies a patch to another place of the same image.
+    """Copies a patch to another position of the same image.
 
     Attributes:
         angle: Largest rotation of the patch in degrees, to either side; every image draws its own.
@@ -97,8 +97,8 @@ class CutPaste(_PatchAugmentation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number("angle", self.angle, highest=180.0)
-        _check_number("jitter", self.jitter, highest=0.5)
+        check_range("angle", self.angle, 180.0)
+        check_range("jitter", self.jitter, 0.5)
 
     def __call__(self, images: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return augmented copies of the images; see `Augmentation`."""
@@ -123,12 +123,12 @@ class CutPaste(_PatchAugmentation):
 
 @hookimpl
 def augmentation() -> list[AugmentationPlugin]:
-    """The four augmentations over five patch sizes."""
+    """Return the four augmentations over five patch sizes."""
     return [
         _plugin("cutout", CutOut, "A black patch"),
         _plugin("cutavg", CutAvg, "A patch filled with its own mean colour"),
         _plugin("cutdiff", CutDiff, "A dark spot that fades outwards; differentiable"),
-        _plugin("cutpaste", CutPaste, "A patch copied to another place of the image"),
+        _plugin("cutpaste", CutPaste, "A patch copied to another position of the image"),
     ]
 
 
@@ -140,14 +140,9 @@ def _check_spread(name: str, value: Spread, highest: float = math.inf) -> None:
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
     try:
         low, high = ends
-        sound = 0 < low <= high <= highest and high < math.inf
+        valid = 0 < low <= high <= highest and high < math.inf
     except (TypeError, ValueError):  # not two of them, or not numbers
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         limits = "above 0" if highest == math.inf else f"above 0 and at most {highest:g}"
         raise ValueError(f"{name} is {value!r}; give a number {limits}, or a (low, high) range of such numbers")
-
-
-def _check_number(name: str, value: float, highest: float) -> None:
-    if not (isinstance(value, Real) and 0 <= value <= highest):
-        raise ValueError(f"{name} is {value!r}; give a number from 0 to {highest:g}")

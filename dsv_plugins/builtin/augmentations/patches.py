@@ -44,9 +44,9 @@ class Patches:
     heights: Tensor
     widths: Tensor
 
-    def some(self, places: slice) -> Patches:
-        """The patches of some of the images."""
-        return Patches(self.tops[places], self.lefts[places], self.heights[places], self.widths[places])
+    def some(self, rows: slice) -> Patches:
+        """Return the patches of some of the images."""
+        return Patches(self.tops[rows], self.lefts[rows], self.heights[rows], self.widths[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,19 +80,19 @@ def draw_patches(images: Tensor, patch_size: Spread, aspect: Spread, *, generato
     heights, widths = _draw_sizes(images, patch_size, aspect, generator)
     heights = heights.round().clamp(1, rows).long()
     widths = widths.round().clamp(1, columns).long()
-    places = (rows - heights + 1) * (columns - widths + 1)
-    return _patches_at(_draw_below(places, generator), heights, widths, columns)
+    positions = (rows - heights + 1) * (columns - widths + 1)
+    return _patches_at(_draw_below(positions, generator), heights, widths, columns)
 
 
 def draw_elsewhere(images: Tensor, patches: Patches, *, generator: torch.Generator) -> Patches:
-    """Draw another place for each patch, among all others; a patch with one place only stays there."""
+    """Draw another position for each patch, among all others; a patch with only one position stays there."""
     rows, columns = images.shape[-2:]
     across = columns - patches.widths + 1
-    places = (rows - patches.heights + 1) * across
-    # A step of 1 to places - 1 reaches every other place once; with one place, a step of 1 returns to it.
-    steps = 1 + _draw_below((places - 1).clamp(min=1), generator)
-    place = (patches.tops * across + patches.lefts + steps) % places
-    return _patches_at(place, patches.heights, patches.widths, columns)
+    positions = (rows - patches.heights + 1) * across
+    # A step of 1 to positions - 1 reaches every other position once; with one position, a step of 1 returns to it.
+    steps = 1 + _draw_below((positions - 1).clamp(min=1), generator)
+    position = (patches.tops * across + patches.lefts + steps) % positions
+    return _patches_at(position, patches.heights, patches.widths, columns)
 
 
 def draw_angles(images: Tensor, angle: float, *, generator: torch.Generator) -> Tensor:
@@ -115,7 +115,7 @@ def draw_spots(images: Tensor, patch_size: Spread, aspect: Spread, *, generator:
 def _draw_sizes(
     images: Tensor, patch_size: Spread, aspect: Spread, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Heights and widths in fractions of pixels."""
+    """Draw heights and widths in fractions of pixels."""
     rows, columns = images.shape[-2:]
     areas = rows * columns * _draw_spread(images, patch_size, generator)
     aspects = _draw_spread(images, aspect, generator)
@@ -134,7 +134,7 @@ def _draw_uniform(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _draw_below(limits: Tensor, generator: torch.Generator) -> Tensor:
-    """A whole number from 0 up to each limit, the limit excluded."""
+    """Draw a whole number from 0 up to each limit, the limit excluded."""
     # So large a range makes the remainder's preference for small numbers immeasurable.
     return torch.randint(2**62, limits.shape, generator=generator, device=limits.device) % limits
 
@@ -144,10 +144,10 @@ def _precision(images: Tensor) -> torch.dtype:
     return torch.promote_types(images.dtype, torch.float32)
 
 
-def _patches_at(place: Tensor, heights: Tensor, widths: Tensor, columns: int) -> Patches:
-    """The patches at these places, counted row by row over the places where each fits."""
+def _patches_at(position: Tensor, heights: Tensor, widths: Tensor, columns: int) -> Patches:
+    """Return the patches at these positions, counted row by row over those at which each fits."""
     across = columns - widths + 1
-    return Patches(place // across, place % across, heights, widths)
+    return Patches(position // across, position % across, heights, widths)
 
 
 # ---------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _pasted(images: Tensor, coloured: Tensor, source: Patches, destination: Patc
 
 
 def mean_colours(images: Tensor, patches: Patches) -> Tensor:
-    """The mean of each patch in each channel, of shape (images, channels)."""
+    """Return the mean of each patch in each channel, of shape (images, channels)."""
     precise = images.to(_precision(images))
     rows, columns = (inside.to(precise) for inside in _covered(images, patches))
     # A patch's sum is the product rows · image · columns.
@@ -218,19 +218,19 @@ def mean_colours(images: Tensor, patches: Patches) -> Tensor:
 
 
 def _mask(images: Tensor, patches: Patches) -> Tensor:
-    """True in the patches, of shape (images, 1, height, width)."""
+    """Return what is true in the patches, of shape (images, 1, height, width)."""
     rows, columns = _covered(images, patches)
     return (rows & columns)[:, None]
 
 
 def _covered(images: Tensor, patches: Patches) -> tuple[Tensor, Tensor]:
-    """Which rows and which columns each patch covers, of shapes (images, height, 1) and (images, 1, width)."""
+    """Return which rows and which columns each patch covers, of shapes (images, height, 1) and (images, 1, width)."""
     rows, columns = _grid(images)
     return _inside(rows, patches.tops, patches.heights), _inside(columns, patches.lefts, patches.widths)
 
 
 def _grid(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of the rows and of the columns, of shapes (height, 1) and (1, width)."""
+    """Return the numbers of the rows and of the columns, of shapes (height, 1) and (1, width)."""
     height, width = images.shape[-2:]
     return torch.arange(height, device=images.device)[:, None], torch.arange(width, device=images.device)[None]
 

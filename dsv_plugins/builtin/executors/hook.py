@@ -66,14 +66,15 @@ class Processes(Executor):
         """Start the processes, and let them prepare themselves meanwhile."""
         from dsv_plugins.builtin.executors.processes import warmed_up_processes
 
-        # A library may look for a GPU when it is imported, and a process that is forked then cannot use it.
-        return warmed_up_processes(prepare, workers=self.parallelism, forks=not _may_have_accelerator())
+        return warmed_up_processes(prepare, workers=self.parallelism, forks=can_fork())
 
     def run(self, work: Callable[[Job], Value], jobs: Sequence[Job]) -> Iterator[Outcome[Value]]:
         """Yield the outcomes as the jobs end."""
         from dsv_plugins.builtin.executors.processes import run_in_processes
 
-        return run_in_processes(work, jobs, workers=self.parallelism, retries=self.retries, seconds=self.timeout)
+        return run_in_processes(
+            work, jobs, workers=self.parallelism, retries=self.retries, seconds=self.timeout, forks=can_fork()
+        )
 
 
 @hookimpl
@@ -85,14 +86,18 @@ def executor() -> list[ExecutorPlugin]:
     ]
 
 
+def can_fork() -> bool:
+    """Return whether a worker may be forked from a process that has imported what it needs.
+
+    A library may look for a GPU when it is imported, and a process that is forked then cannot use it.
+    """
+    return sys.platform == "linux" and not any(Path(device).exists() for device in ACCELERATORS)
+
+
 def _default_workers() -> int:
-    if _may_have_accelerator():  # importing torch takes seconds, so it is asked only then
+    if not can_fork():  # importing torch takes seconds, so it is asked only if there may be a GPU
         import torch
 
         if torch.accelerator.is_available():
             return max(1, torch.accelerator.device_count())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _may_have_accelerator() -> bool:
-    return sys.platform != "linux" or any(Path(device).exists() for device in ACCELERATORS)

@@ -1,188 +1,171 @@
-"""Jobs in worker processes, which are kept for the next jobs.
-
-Each worker has a thread of the driver, which starts it, gives it jobs and waits for it. Signals are handled in the main
-thread only, so none can come between the start of a worker and the note of it.
-"""
+"""The driver's end of the executor `processes`: it sends jobs to a launcher, and reads how they end."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import queue
+import json
+import multiprocessing
+import os
+import pickle
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from dsv_plugins import Outcome, TrainingError
-from dsv_plugins.builtin.executors.forking import Forker, can_fork
-from dsv_plugins.builtin.executors.worker import Answer, Worker, start_process
-from dsv_plugins.errors import too_late
+import cloudpickle
 
-__all__ = ["run_in_processes", "warmed_up_processes"]
+from dsv_plugins import Outcome, TrainingError, WorkerError
+from dsv_plugins.builtin.executors.launcher import Ended, Launcher, launch
+from dsv_plugins.errors import RemoteError, describe_error, too_late
+
+__all__ = ["end_launchers", "run_in_processes", "warmed_up_processes"]
 
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "  # first, since our own package may be on the path
+    f"from {launch.__module__} import launch; launch(int(sys.argv.pop()))"
+)
 
-class _Workers:
-    """All workers of this process."""
+
+class _Process:
+    """A launcher's process, and the connection to it."""
 
     def __init__(self) -> None:
-        self._changing = threading.Lock()
-        self._idle: list[Worker] = []
-        self._busy: set[Worker] = set()
-        self._forkers: list[Forker] = []
+        self.connection, theirs = multiprocessing.Pipe()
+        path = json.dumps([str(folder) for folder in sys.path])
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 — our own interpreter and program
+                    [sys.executable, "-c", PROGRAM, str(theirs.fileno()), path],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what plugins print is no output of the driver's
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the driver to deal with; one signal ends all workers
+                )
+        except OSError as error:
+            raise WorkerError(
+                f"no worker process can be started ({describe_error(error)}); free memory, or use --executor serial"
+            ) from error
 
-    def warm_up(self, prepare: Callable[[], None], count: int, *, forks: bool) -> None:
-        """Let so many idle workers prepare themselves; starts those that are missing."""
-        with self._changing:
-            self._bury()
-            for worker in self._idle[:count]:
-                worker.begin(prepare)
-            missing = range(len(self._idle), count)
-            if forks and missing:
-                self._forkers.append(Forker(prepare))
-            for _ in missing:
-                self._idle.append(self._new())
-                if not forks:
-                    self._idle[-1].begin(prepare)
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
-    def take(self, wanted: threading.Event) -> Worker | None:
-        """An idle worker, or a new one; None if none is wanted any more."""
-        with self._changing:
-            if not wanted.is_set():
-                return None
-            self._bury()
-            worker = self._idle.pop(0) if self._idle else self._new()
-            self._busy.add(worker)
-            return worker
-
-    def put_back(self, worker: Worker) -> None:
-        """Keep a worker for the next job."""
-        with self._changing:
-            if worker in self._busy:
-                self._busy.remove(worker)
-                self._idle.append(worker)
-
-    def end(self) -> None:
-        """End all workers, at once."""
-        with self._changing:
-            for forker in self._forkers:
-                forker.kill()
-            for worker in (*self._idle, *self._busy):
-                worker.end()
-            self._forkers = []
-            self._idle = []
-            self._busy = set()
-
-    def _new(self) -> Worker:
-        """A worker of the process that has imported the latest; a new process if there is none."""
-        forker = self._forkers[-1] if self._forkers else None
-        return forker.fork() if forker is not None and forker.is_alive else Worker(start_process())
-
-    def _bury(self) -> None:
-        """Forget the idle workers that are dead."""
-        for worker in [worker for worker in self._idle if not worker.is_alive]:
-            worker.end()
-            self._idle.remove(worker)
+    def end(self) -> int:
+        """End it with all its workers, at once; returns its exit code."""
+        if self.is_alive:
+            with contextlib.suppress(OSError):  # it has just died
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self.connection.close()
+        return self._process.wait()
 
 
-_WORKERS = _Workers()
-atexit.register(_WORKERS.end)
+_idle: list[_Process] = []
 
 
-def run_in_processes(
-    work: Callable[[Job], Value], jobs: Sequence[Job], *, workers: int, retries: int, seconds: float | None = None
-) -> Iterator[Outcome[Value]]:
-    """Yield one outcome for each job as it ends.
+def end_launchers() -> None:
+    """End the launchers that are kept for the next jobs."""
+    while _idle:
+        _idle.pop().end()
 
-    A job whose worker died is tried again when the others have ended, with the machine for itself: most of the time
-    there was not enough memory for all.
-    """
-    dead = []
-    for index, answer in _answers(work, jobs, range(len(jobs)), workers=workers, seconds=seconds):
-        if answer.exit_code is None or answer.late:
-            yield _outcome(index, answer, seconds=seconds)
-        else:
-            dead.append((index, answer))
-    for index, answer in dead:
-        deaths = 1
-        while answer.exit_code is not None and not answer.late and deaths <= retries:
-            ((_, answer),) = _answers(work, jobs, [index], workers=1, seconds=seconds)
-            deaths += 1
-        yield _outcome(index, answer, seconds=seconds, deaths=deaths)
+
+atexit.register(end_launchers)
 
 
 @contextlib.contextmanager
 def warmed_up_processes(prepare: Callable[[], None], *, workers: int, forks: bool) -> Iterator[None]:
-    """Start the workers and let them prepare themselves, while the caller continues.
+    """Let a launcher prepare itself while the caller continues. It ends if the block ends with an exception.
 
     Args:
-        prepare: Imports what jobs need.
-        workers: How many.
-        forks: Whether one process may prepare for all of them, if the system can fork.
+        prepare: Imports what jobs need. It must import only, since threads do not survive a fork.
+        workers: How many workers to start if they cannot be forked when they are needed.
+        forks: Whether workers may be forked.
     """
-    with _ended_on_error():
-        starting = threading.Thread(
-            target=_WORKERS.warm_up, args=(prepare, workers), kwargs={"forks": forks and can_fork()}, daemon=True
-        )
-        starting.start()
-        starting.join()
-        yield
-
-
-def _answers(
-    work: Callable[[Job], Value], jobs: Sequence[Job], indices: Sequence[int], *, workers: int, seconds: float | None
-) -> Iterator[tuple[int, Answer]]:
-    """The answers of the workers, as they come, each with the index of its job."""
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
-    wanted = threading.Event()
-    wanted.set()
-
-    def drive() -> None:
-        while True:
-            try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            answers.put((index, _answer(work, jobs[index], wanted, seconds)))
-
-    for index in indices:
-        waiting.put(index)
-    with _ended_on_error():
-        try:
-            for _ in range(min(workers, len(indices))):
-                threading.Thread(target=drive, daemon=True).start()
-            for _ in indices:
-                yield answers.get()
-        finally:
-            wanted.clear()
-
-
-def _answer(work: Callable[[Job], Value], job: Job, wanted: threading.Event, seconds: float | None) -> Answer:
-    """Let a worker do one job."""
     try:
-        while (worker := _WORKERS.take(wanted)) is not None:
-            try:
-                if worker.is_ready(seconds):  # one that died while it prepared itself is replaced
-                    return worker.call(work, job, seconds)
-            finally:
-                _WORKERS.put_back(worker)
-    except Exception as error:  # such as no memory for another process
-        return Answer(error=error)
-    return Answer(error=TrainingError("the study was stopped"))
+        launcher = _idle_launcher() or _Process()
+        _idle.append(launcher)
+        with contextlib.suppress(Exception):  # it has just died, or a plugin cannot be pickled: the jobs will say so
+            function = cloudpickle.dumps(prepare)
+            launcher.connection.send(partial(Launcher.prepare, function=function, workers=workers, forks=forks))
+        yield
+    except BaseException:
+        end_launchers()
+        raise
 
 
-def _outcome(index: int, answer: Answer, *, seconds: float | None, deaths: int = 1) -> Outcome[Any]:
-    if answer.late:
+def run_in_processes(
+    work: Callable[[Job], Value],
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    retries: int,
+    seconds: float | None = None,
+    forks: bool,
+) -> Iterator[Outcome[Value]]:
+    """Yield one outcome for each job as it ends."""
+    calls: dict[int, bytes] = {}
+    for index, job in enumerate(jobs):
+        try:
+            calls[index] = cloudpickle.dumps((work, job))
+        except Exception as error:
+            yield Outcome(index, error=error)
+    deaths = 0
+    while calls:
+        idle = _idle_launcher()
+        launcher = idle or _Process()
+        try:
+            if idle is None:
+                # To read the work imports its module. That may be what killed the last launcher; then a worker dies of
+                # it, for which its job fails.
+                function = b"" if deaths else cloudpickle.dumps(partial(type, work))
+                launcher.connection.send(partial(Launcher.prepare, function=function, workers=0, forks=forks))
+            launcher.connection.send(
+                partial(Launcher.run, calls=calls, workers=workers, retries=retries, seconds=seconds)
+            )
+            while calls:
+                index, ended = launcher.connection.recv()
+                del calls[index]
+                yield _outcome(index, ended, seconds)
+            _idle.append(launcher)
+        except (EOFError, OSError):
+            deaths += 1
+            ended = Ended(exit_code=launcher.end(), deaths=deaths)
+            if deaths > 1 + retries:
+                yield from (_outcome(index, ended, seconds) for index in calls)
+                return
+        except BaseException:
+            launcher.end()
+            raise
+
+
+def _idle_launcher() -> _Process | None:
+    while _idle:
+        launcher = _idle.pop()
+        if launcher.is_alive:
+            return launcher
+        launcher.end()
+    return None
+
+
+def _outcome(index: int, ended: Ended, seconds: float | None) -> Outcome[Any]:
+    if ended.answer is not None:
+        try:
+            value, error, told = pickle.loads(ended.answer)  # noqa: S301 — from our own worker
+        except Exception as raised:  # such as a class that exists there only
+            return Outcome(index, error=raised)
+        if error is not None:
+            error.__cause__ = RemoteError(told)
+        return Outcome(index, value, error)
+    if ended.exit_code is None:
         assert seconds is not None
         return Outcome(index, error=too_late(seconds))
-    if answer.exit_code is not None:
-        times = "once" if deaths == 1 else f"{deaths} times"
-        return Outcome(index, error=TrainingError(f"its worker process died {times}, {_cause(answer.exit_code)}"))
-    return Outcome(index, answer.value, answer.error)
+    times = "once" if ended.deaths == 1 else f"{ended.deaths} times"
+    return Outcome(index, error=TrainingError(f"its worker process died {times}, {_cause(ended.exit_code)}"))
 
 
 def _cause(exit_code: int) -> str:
@@ -194,13 +177,3 @@ def _cause(exit_code: int) -> str:
     return (
         f"of {name} ({signal.strsignal(-exit_code)}): a crash in the detector, the augmentation or a library of theirs"
     )
-
-
-@contextlib.contextmanager
-def _ended_on_error() -> Iterator[None]:
-    """End all workers if the block ends with an exception, such as a Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        _WORKERS.end()
-        raise

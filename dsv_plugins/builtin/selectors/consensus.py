@@ -24,7 +24,7 @@ HITS_DECIMALS = 10
 
 
 def model_centrality(scores: Matrix) -> Matrix:
-    """The mean Kendall correlation of each candidate with the others.
+    """Return the mean Kendall correlation of each candidate with the others.
 
     A candidate with constant scores correlates with none: its value is -inf, and the others' means leave it out.
     """
@@ -42,7 +42,7 @@ def model_centrality(scores: Matrix) -> Matrix:
 
 
 def select(scores: Matrix) -> Matrix:
-    """The Kendall correlation of each candidate with the consensus of those that agree with it."""
+    """Return the Kendall correlation of each candidate with the consensus of those that agree with it."""
     evidence = _reciprocal_ranks(scores)
     candidates = list(range(scores.shape[1]))
     first, tau = _nearest(evidence, candidates, _consensus(evidence, candidates))
@@ -58,7 +58,7 @@ def select(scores: Matrix) -> Matrix:
 
 
 def hits(scores: Matrix, *, rank_order: str = "descending") -> Matrix:
-    """The hubness of each candidate: how much weight it puts on images that good candidates put weight on."""
+    """Return the hubness of each candidate: how much weight it puts on images that good candidates put weight on."""
     evidence = _reciprocal_ranks(-scores if rank_order == "descending" else scores)
     # The fixed point of the iteration between hubs and authorities is the leading singular vectors. Solving for them
     # directly is exact even if the iteration converges slowly, as with thousands of images that candidates rank apart.
@@ -78,13 +78,13 @@ def _consensus(evidence: Matrix, candidates: list[int]) -> Matrix:
 
 
 def _nearest(evidence: Matrix, candidates: list[int], target: Matrix) -> tuple[int, float]:
-    """The candidate with the largest correlation to the target, the first of several, and that correlation."""
+    """Return the candidate with the largest correlation to the target, the first of several, and that correlation."""
     taus = [_tau(target, evidence[:, candidate]) for candidate in candidates]
     best = int(np.argmax(taus))
     return candidates[best], taus[best]
 
 
 def _tau(first: Matrix, second: Matrix) -> float:
-    """Kendall's tau-b; -inf if one side is constant, so that it is not defined."""
+    """Return Kendall's tau-b; -inf if one side is constant, so that it is not defined."""
     tau = float(kendalltau(first, second).statistic)
     return -np.inf if np.isnan(tau) else round(tau, DECIMALS)

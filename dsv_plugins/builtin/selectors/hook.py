@@ -1,10 +1,11 @@
-"""The built-in selectors: those of the paper, and five more."""
+"""The built-in selectors: those of the paper, and six more."""
 
 from __future__ import annotations
 
 import functools
 
 from dsv_plugins import SelectorPlugin, hookimpl
+from dsv_plugins.builtin.selectors.beyond_paper import PUAUC, Cosine, Energy
 from dsv_plugins.builtin.selectors.paper import (
     DSV,
     MMD,
@@ -16,15 +17,14 @@ from dsv_plugins.builtin.selectors.paper import (
     Select,
     Separability,
 )
-from dsv_plugins.builtin.selectors.past_paper import PUAUC, Cosine, Energy
-from dsv_plugins.builtin.selectors.pseudo import PseudoAUC, RankAggregate
+from dsv_plugins.builtin.selectors.pseudo import PseudoAUC, RankAggregate, WeightedPseudoAUC
 
 __all__ = ["selector"]
 
 
 @hookimpl
 def selector() -> list[SelectorPlugin]:
-    """DSV, its ablations, the paper's baselines, three that compare train with test, and two by pseudo-anomalies."""
+    """Return DSV, its parts, the paper's baselines, three that compare test with normals, three by pseudo-anomalies."""
     return [
         SelectorPlugin(
             "dsv",
@@ -76,6 +76,12 @@ def selector() -> list[SelectorPlugin]:
             PseudoAUC,
             "AUROC of pseudo-anomalies, the same for all candidates, against held-out normals (Fung et al. 2023)",
             judges_alone=True,
+            needs_holdout=True,
+        ),
+        SelectorPlugin(
+            "weighted-pseudo-auc",
+            WeightedPseudoAUC,
+            "`pseudo-auc` with plausible pseudo-anomalies counting more (Perini et al. 2024)",
             needs_holdout=True,
         ),
         SelectorPlugin(

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from dsv_plugins import Embeddings, Evaluation
-from dsv_plugins.builtin.selectors.each_candidate import EmbeddingSelector, pool_losses
+from dsv_plugins import Embeddings
+from dsv_plugins.builtin.selectors.candidate_losses import ConsensusSelector, EmbeddingSelector
 from dsv_plugins.types import SEPARABILITY_CAP
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = ["DSV", "MMD", "STD", "Base", "Discordance", "Hits", "ModelCentrality", "Select", "Separability"]
@@ -39,7 +41,7 @@ class DSV(EmbeddingSelector):
         _check_choice("variant", self.variant, get_args(Variant))
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """L_DSV of a candidate."""
+        """Return L_DSV of a candidate."""
         from dsv_plugins.losses import dsv
 
         return dsv(*_sets(embeddings), variant=self.variant, resamples=resamples)
@@ -50,7 +52,7 @@ class Discordance(EmbeddingSelector):
     """The first half of DSV alone."""
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """L_dis of a candidate."""
+        """Return L_dis of a candidate."""
         from dsv_plugins.losses import discordance
 
         return discordance(*_sets(embeddings), resamples=resamples)
@@ -71,7 +73,7 @@ class Separability(EmbeddingSelector):
             raise ValueError(f"cap is {self.cap!r}; give a number above 0, or null for no cap")
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """L_sep of a candidate, negated since more is better."""
+        """Return L_sep of a candidate, negated since more is better."""
         from dsv_plugins.losses import separability
 
         cap = math.inf if self.cap is None else self.cap
@@ -83,7 +85,7 @@ class Base(EmbeddingSelector):
     """The distance that DSV starts from, unscaled."""
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """The mean distance between train or augmented embeddings and test embeddings."""
+        """Return the mean distance between train or augmented embeddings and test embeddings."""
         from dsv_plugins.losses import distance_to_test
 
         return distance_to_test(*_sets(embeddings), resamples=resamples)
@@ -103,7 +105,7 @@ class MMD(EmbeddingSelector):
         _check_choice("kernel", self.kernel, get_args(Kernel))
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """The discrepancy between train or augmented embeddings and test embeddings."""
+        """Return the discrepancy between train or augmented embeddings and test embeddings."""
         from dsv_plugins.losses import squared_mmd
 
         return squared_mmd(_seen(embeddings), embeddings.test, kernel=self.kernel, resamples=resamples)
@@ -121,7 +123,7 @@ class STD(EmbeddingSelector):
     include_augmented: bool = True
 
     def loss(self, embeddings: Embeddings, resamples: Tensor | None = None) -> Tensor:
-        """The standard deviation of the distances to the test embeddings, negated."""
+        """Return the standard deviation of the distances to the test embeddings, negated."""
         from dsv_plugins.losses import distance_std
 
         seen = _seen(embeddings) if self.include_augmented else embeddings.train
@@ -129,29 +131,29 @@ class STD(EmbeddingSelector):
 
 
 @dataclass(frozen=True)
-class ModelCentrality:
+class ModelCentrality(ConsensusSelector):
     """MC: the candidate whose ranking of the test images agrees most with the others'."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """The mean rank correlation with the others, negated."""
+    def values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean rank correlation with the others."""
         from dsv_plugins.builtin.selectors.consensus import model_centrality
 
-        return pool_losses(evaluations, model_centrality)
+        return model_centrality(scores)
 
 
 @dataclass(frozen=True)
-class Select:
+class Select(ConsensusSelector):
     """SELECT: agreement with a consensus that is built from the candidates that agree with it."""
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """The rank correlation with the consensus, negated."""
+    def values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rank correlation with the consensus."""
         from dsv_plugins.builtin.selectors.consensus import select
 
-        return pool_losses(evaluations, select)
+        return select(scores)
 
 
 @dataclass(frozen=True)
-class Hits:
+class Hits(ConsensusSelector):
     """HITS: candidates as hubs and test images as authorities; prefers the largest hubness.
 
     Attributes:
@@ -163,11 +165,11 @@ class Hits:
     def __post_init__(self) -> None:
         _check_choice("rank_order", self.rank_order, get_args(RankOrder))
 
-    def losses(self, evaluations: Sequence[Evaluation]) -> list[float]:
-        """The hubness, negated."""
+    def values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the hubness."""
         from dsv_plugins.builtin.selectors.consensus import hits
 
-        return pool_losses(evaluations, lambda scores: hits(scores, rank_order=self.rank_order))
+        return hits(scores, rank_order=self.rank_order)
 
 
 def _sets(embeddings: Embeddings) -> tuple[Tensor, Tensor, Tensor]:

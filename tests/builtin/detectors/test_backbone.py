@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from textures import images
 
-import dsv_plugins.toolkit.backbones
 from dsv_plugins import InputError, select
 from dsv_plugins.builtin.detectors.patch_memory import backbone
 from dsv_plugins.builtin.detectors.patch_memory.backbone import Backbone
-from dsv_plugins.toolkit import weights
+from dsv_plugins.toolkit import backbones, weights
 
 CATS = {281, 282, 283, 284, 285}
 ESPRESSO, CUP = 967, 968
@@ -41,13 +40,15 @@ def test_the_registered_model_knows_a_cat_and_a_cup_of_coffee(picture: str, clas
     assert int(model((small - mean) / std).argmax()) in classes
 
 
-def test_the_cache_is_made_once_and_needs_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path / "cache"))
-    file = dsv_plugins.toolkit.backbones.weights_file()
-    assert file.suffix == ".safetensors"
-    assert [each.name for each in file.parent.iterdir()] == [file.name]
-    written = file.stat().st_mtime_ns
-    assert dsv_plugins.toolkit.backbones.weights_file().stat().st_mtime_ns == written
+def test_the_weights_are_read_from_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is cached that could be damaged, and no copy of a model has the weights twice."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = timm.create_model("dsv_efficientnet_lite0", pretrained=True)
+    packaged = torch.load(weights.packaged_weights(), weights_only=True)
+    assert all(map(torch.equal, model.state_dict().values(), packaged.values()))
+    assert not list(tmp_path.iterdir())
+    assert "state_dict" not in model.pretrained_cfg
 
 
 def test_a_network_of_features_alone_loads_without_complaints(caplog: pytest.LogCaptureFixture):
@@ -59,25 +60,17 @@ def test_a_network_of_features_alone_loads_without_complaints(caplog: pytest.Log
 
 
 def test_weights_from_a_file_take_the_place_of_the_packaged_ones(tmp_path: Path):
-    doubled = {name: value * 2 for name, value in load_file(dsv_plugins.toolkit.backbones.weights_file()).items()}
+    doubled = {name: value * 2 for name, value in backbones.efficientnet_lite0_weights().items()}
     save_file(doubled, tmp_path / "own.safetensors")
     overlay = {"file": str(tmp_path / "own.safetensors")}
     model = timm.create_model("dsv_efficientnet_lite0", pretrained=True, pretrained_cfg_overlay=overlay)
     assert torch.equal(model.classifier.weight, doubled["classifier.weight"])
 
 
-def test_another_file_in_the_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(dsv_plugins.toolkit.backbones, "DIGEST", hashlib.sha256(b"another").hexdigest())
+def test_another_file_in_the_package_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backbones, "DIGEST", hashlib.sha256(b"another").hexdigest())
     with pytest.raises(InputError, match="not the file that was tested"):
-        dsv_plugins.toolkit.backbones.weights_file()
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(dsv_plugins.toolkit.backbones.CACHE_VARIABLE, str(tmp_path / "file"))
-    with pytest.raises(InputError, match=r"cannot be written .*; set DSV_CACHE"):
-        dsv_plugins.toolkit.backbones.weights_file()
+        timm.create_model("dsv_efficientnet_lite0", pretrained=True)
 
 
 def test_a_missing_package_is_found_before_any_image_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

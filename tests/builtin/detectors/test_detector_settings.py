@@ -100,7 +100,7 @@ def test_pretrained_weights_from_the_cache(torch_home, tmp_path):
     state = resnet18().state_dict()
     torch.save(state, torch_home / WEIGHTS_FILE)
     begun = trained(textures(2), until=0, **PRETRAINED)
-    assert all(torch.equal(value, state[name]) for name, value in begun._module.backbone.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in begun.network().backbone.state_dict().items())
 
     folder = tmp_path / "saved"
     folder.mkdir()

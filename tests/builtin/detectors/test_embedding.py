@@ -86,4 +86,4 @@ def test_augmented_copies_are_drawn_apart_from_those_of_training():
     from dsv_plugins.training.evaluate import AUGMENTED_COPIES
 
     assert derived_seed(0, AUGMENTED_COPIES) not in training_seeds
-    assert found._module.completed_updates == len(training_seeds)
+    assert found.network().completed_updates == len(training_seeds)

@@ -47,12 +47,12 @@ def test_embedding_is_eight_times_as_wide_as_the_first_stage(width):
 def test_gradients_are_those_of_double_precision(width):
     """Some memory formats of some widths have crashed oneDNN, or given it wrong gradients."""
     found = trained(width=width, until=0)
-    module = found._module.train()
+    module = found.network().train()
     images = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     reference = ResNet18(width).double()
     reference.load_state_dict(module.backbone.state_dict())
     probe = torch.rand(8 * width, generator=torch.Generator().manual_seed(1))
-    (module(images) * probe).sum().backward()
+    (module.features(images) * probe).sum().backward()
     normalised = (images.double() - module.mean.double()) / module.std.double()
     (reference.train()(normalised) * probe.double()).sum().backward()
     for (name, ours), theirs in zip(module.backbone.named_parameters(), reference.parameters(), strict=True):

@@ -417,18 +417,18 @@ def test_a_study_runs_the_frozen_part_once_on_its_images(tmp_path: Path, monkeyp
     train, test = images(12), images(6, first=50)
     result = select(train, test, out=tmp_path / "run", **settings)
     assert sorted(seen) == [6, 12]
-    frozen = RunFolder(result.run).frozen
+    frozen = RunFolder(result.path).frozen
     assert sorted(folder.name for folder in frozen.glob("*/*")) == ["test", "train"]
     select(train, test, out=tmp_path / "run", selector="energy", **settings)
     assert sorted(seen) == [6, 12]  # everything is stored
-    before = (result.run / "selection.json").read_bytes()
+    before = (result.path / "selection.json").read_bytes()
     damaged = next(frozen.glob("*/test/*.npy"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    shutil.rmtree(next(iter(sorted((result.run / "candidates").iterdir()))))
+    shutil.rmtree(next(iter(sorted((result.path / "candidates").iterdir()))))
     again = select(train, test, out=tmp_path / "run", selector="energy", **settings)
     assert sorted(seen) == [6, 6, 12]
     assert any(f"{damaged} is damaged" in note for note in again.notes)
-    assert (result.run / "selection.json").read_bytes() == before
+    assert (result.path / "selection.json").read_bytes() == before
 
 
 def test_features_from_the_disk_are_the_features(tmp_path: Path):
@@ -436,7 +436,7 @@ def test_features_from_the_disk_are_the_features(tmp_path: Path):
     train, test = images(12), images(8, defect=True, first=70)
     settings = {"grid": {"patch_size": [0.02, 0.2]}, "detector_params": SMALL}
     result = select(train, test, out=tmp_path / "run", workers=2, **settings)
-    data = RunFolder(result.run).data  # a study orders images by their content
+    data = RunFolder(result.path).data  # a study orders images by their content
     train, test = (torch.from_numpy(np.load(data / f"{name}.npy")) for name in ("train", "test"))
     for entry in result.candidates:
         alone = detector()
@@ -452,7 +452,9 @@ def test_a_study_of_the_memory_has_one_candidate(tmp_path: Path):
     assert len(result.candidates) == 1
     other = detector("patch-memory")
     other.fit(images(6), augmentation(0.64))
-    torch.testing.assert_close(result.detector.score(images(3)), other.score(images(3)), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        result.load_detector(result.choice.candidate).score(images(3)), other.score(images(3)), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_a_study_of_wide_images_keeps_their_aspect(tmp_path: Path):
@@ -464,9 +466,9 @@ def test_a_study_of_wide_images_keeps_their_aspect(tmp_path: Path):
             Image.fromarray(texture(seed, size=128)[:48]).save(folders[name] / f"{seed}.png")  # 48 high, 128 wide
     settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial"}
     result = select(**folders, out=tmp_path / "run", **settings)
-    stored = np.load(RunFolder(result.run).data / "test.npy")
+    stored = np.load(RunFolder(result.path).data / "test.npy")
     assert stored.shape == (6, 3, 32, 112)
-    model = load(result.run)
+    model = load(result.path)
     assert tuple(model.record.image_size) == (32, 112)
     prediction = model.predict(torch.from_numpy(stored))
     assert prediction.heatmaps.shape == (6, 4, 14)
@@ -474,4 +476,4 @@ def test_a_study_of_wide_images_keeps_their_aspect(tmp_path: Path):
     torch.testing.assert_close(
         module(torch.from_numpy(stored).float() / 255)[0], prediction.scores, rtol=1e-3, atol=1e-3
     )
-    assert select(**folders, out=tmp_path / "run", **settings).run == result.run  # taken as stored
+    assert select(**folders, out=tmp_path / "run", **settings).run == result.path  # taken as stored

@@ -115,7 +115,7 @@ def test_a_save_that_is_cut_short_is_not_mistaken_for_a_whole_one(tmp_path, monk
     def fail(*_, **__):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("dsv_plugins.builtin.detectors.cutpaste_resnet18.detector.save_file", fail)
+    monkeypatch.setattr("dsv_plugins.toolkit.saved_files.save_file", fail)
     with pytest.raises(OSError, match="no space"):
         found.save(tmp_path)
     with pytest.raises(InputError, match=r"detector\.json"):

@@ -16,7 +16,7 @@ from detectors import TINY, Recording, cutpaste, detector, same_weights, texture
 from sklearn.metrics import roc_auc_score
 
 from dsv_plugins import InputError
-from dsv_plugins.builtin.detectors import cutpaste_module
+from dsv_plugins.builtin.detectors.cutpaste_resnet18 import cutpaste_module
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,7 +66,7 @@ def test_updates_past_the_budget_and_before_the_present_change_nothing():
     before = {name: value.clone() for name, value in weights(found).items()}
     found.fit(textures(), cutpaste(), updates=5)
     found.fit(textures(), cutpaste())
-    assert found._module.completed_updates == TINY["updates"]
+    assert found.network().completed_updates == TINY["updates"]
     assert all(torch.equal(value, before[name]) for name, value in weights(found).items())
 
 
@@ -110,7 +110,7 @@ def test_learning_rate_follows_half_a_cosine_through_all_rungs(monkeypatch):
 
 
 def test_settings_reach_the_optimizer():
-    group = trained(until=1, momentum=0.5, weight_decay=1e-3)._module.optimizer.param_groups[0]
+    group = trained(until=1, momentum=0.5, weight_decay=1e-3).network().optimizer.param_groups[0]
     assert group["momentum"] == 0.5
     assert group["weight_decay"] == 1e-3
 
@@ -139,7 +139,7 @@ def test_augmentation_gets_float_images_of_the_networks_size_and_a_seed_for_each
 
 def test_images_are_made_in_full_precision_where_the_network_is_not():
     found = trained(until=0)
-    module = found._module
+    module = found.network()
     module.augmentation = cutpaste()
     seen = []
     module.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -172,7 +172,7 @@ def test_it_learns():
 def test_training_accuracy_is_that_of_the_last_updates():
     assert trained(until=0).training_accuracy is None
     found = trained(until=3)
-    assert found.training_accuracy == pytest.approx(float(torch.stack(list(found._module.accuracies)).mean()))
+    assert found.training_accuracy == pytest.approx(float(torch.stack(list(found.network().accuracies)).mean()))
     with pytest.raises(InputError, match="not trained yet"):
         _ = detector().training_accuracy
 
@@ -184,7 +184,7 @@ def test_images_are_let_go_after_training():
     del images
     gc.collect()
     assert held() is None
-    assert found._module.augmentation is None
+    assert found.network().augmentation is None
 
 
 def test_first_weights_are_drawn_apart_from_torch_s_global_generator(monkeypatch):

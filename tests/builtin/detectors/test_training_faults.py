@@ -59,7 +59,7 @@ def test_keyboard_interrupt_stays_one_and_training_can_go_on(finished_detector):
     with pytest.raises(KeyboardInterrupt):
         found.fit(textures(), Spoiled(5, raising(KeyboardInterrupt())))
     assert signal.getsignal(signal.SIGINT) is handler
-    assert found._module.completed_updates == 4
+    assert found.network().completed_updates == 4
     with pytest.raises(InputError, match="not trained yet"):
         found.score(textures())
     found.fit(textures(), cutpaste())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from dsv_anomalib.importing import import_anomalib
-from dsv_plugins import DSVError, InputError
+from dsv_plugins import DSVError, InputError, report
 
 if TYPE_CHECKING:
     from anomalib.data import AnomalibDataModule
@@ -136,7 +136,7 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
         path = Engine().export(
             selected.model,
             kind,
-            export_root=selected.run / "export",
+            export_root=selected.path / "export",
             input_size=size,
             onnx_kwargs={"opset_version": OPSET},
         )
@@ -173,9 +173,9 @@ def _updates(trainer: Mapping[str, Any], datamodule: AnomalibDataModule) -> int 
 
 
 def _show(selected: Selected) -> None:
-    print(selected.table())
+    print(report.table(selected))
     for name, choice in selected.selected.items():
         print(f"{name} chooses {choice.candidate}, loss {choice.loss:.4g}")
     for note in selected.notes:
         print(f"note: {note}")
-    print(f"run folder: {selected.run}")
+    print(f"run folder: {selected.path}")

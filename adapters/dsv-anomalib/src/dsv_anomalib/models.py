@@ -11,7 +11,7 @@ from anomalib.models.components import AnomalibModule
 
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
-from dsv_anomalib.table import ENTRIES, NATIVE, find, plain_detectors
+from dsv_anomalib.table import ENTRIES, NATIVE, RIVALS, find, plain_detectors
 from dsv_plugins import DetectorEncoderPlugin, InputError, hookimpl
 
 __all__ = ["Model", "detector_of", "is_native"]
@@ -37,7 +37,11 @@ def detector_of(model: Model) -> tuple[str, str, tuple[object, ...]]:
     if model in plain_detectors():
         return str(model), NATIVE, ()
     entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
-    return f"{PREFIX}{entry.name}", entry.default_augmentation, () if entry in ENTRIES else (_Plugin(entry),)
+    return (
+        f"{PREFIX}{entry.name}",
+        entry.default_augmentation,
+        () if entry in (*ENTRIES, *RIVALS) else (_Plugin(entry),),
+    )
 
 
 def _entry_of(make: Callable[[], AnomalibModule]) -> Entry:

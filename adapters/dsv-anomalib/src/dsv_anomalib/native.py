@@ -17,7 +17,6 @@ from anomalib.pre_processing import PreProcessor
 from anomalib.visualization import Visualizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torch.nn import functional
 from torchvision.transforms.v2 import Compose, Resize
 
 from dsv_anomalib.augmentations import make_augmentation
@@ -128,7 +127,8 @@ class CutPasteModel(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Vectors of unit length."""
-        return functional.normalize(self.network(images), dim=1)
+        embeddings: Tensor = self.network(images)
+        return embeddings
 
     def forward(self, images: Tensor) -> InferenceBatch:
         """The scores of images in [0, 1]."""

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dsv_anomalib.data import images_of, set_up, test_paths, train_paths
 from dsv_anomalib.entries import PREFIX
 from dsv_anomalib.models import Model, detector_of, is_native
 from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import plain_detectors
+from dsv_anomalib.table import NATIVE, plain_detectors
 from dsv_anomalib.trained import fitted_module, load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
@@ -30,7 +30,7 @@ from dsv_plugins import (
     Display,
     InputError,
     Observer,
-    Result,
+    Run,
     Space,
     Values,
     When,
@@ -48,18 +48,21 @@ MODEL_PREFIX = "model."
 """Begins the name of an argument of the model in a space."""
 
 
-@dataclass(frozen=True)
-class Selected(Result):
-    """What a study found, with the chosen model as a module of anomalib.
+class Selected(Run):
+    """A finished study whose model is a module of anomalib.
 
-    Attributes:
+    Args:
+        path: The run folder.
+        plugins: Plugins that are in no package.
         false_alarms: The share of good images that the module may call anomalous; None for the default.
     """
 
-    false_alarms: float | None = None
+    def __init__(self, path: Path, plugins: object = (), false_alarms: float | None = None) -> None:
+        super().__init__(path, plugins)
+        self.false_alarms = false_alarms
 
     @functools.cached_property
-    def model(self) -> AnomalibModule:
+    def model(self) -> AnomalibModule:  # type: ignore[override] # what anomalib's users call a model
         """The fitted module of the choice, or of all candidates as one, ready for `Engine().test`.
 
         Its threshold comes from the good images that were kept out of training. If there were too few to keep any out,
@@ -70,8 +73,8 @@ class Selected(Result):
         """
         scores = [self.evaluation(candidate).scores for candidate in self.kept]
         if scores[0].holdout is not None:
-            return load(self.run, false_alarms=self.false_alarms, plugins=self.plugins)
-        module = fitted_module(dsv_plugins.load(self.run, plugins=self.plugins), self.plugins)
+            return load(self.path, false_alarms=self.false_alarms, plugins=self.plugins)
+        module = fitted_module(dsv_plugins.load(self.path, plugins=self.plugins), self.plugins)
         shares = [self.shares[candidate.id] for candidate in self.kept]
         train = combined_scores([{"train": each.train.numpy()} for each in scores], shares)["train"]
         module.post_processor = LabelFreePostProcessor()
@@ -80,7 +83,7 @@ class Selected(Result):
 
 
 def select(
-    model: Model,
+    model: Model | Sequence[Model],
     datamodule: AnomalibDataModule,
     *,
     augmentation: str | Sequence[str] | None = None,
@@ -98,15 +101,15 @@ def select(
     Args:
         model: "patch-fusion", or any other detector that `dsv plugins` lists; "cutpaste"; the name of a model in the
             table such as "draem", its class, a function that makes a module of it, or an `Entry` for a model of your
-            own.
+            own. Several as a list: their candidates form one pool.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
         augmentation: Name of an augmentation plugin, or several; by default the model's own.
         space: Values to try of its hyperparameters, in place of those that it suggests; and of any argument of the
-            model, as `model.NAME`.
+            model, as `model.NAME`, or of one of several, as `patchcore.NAME`.
         selector: Name of a selector, or several; the first decides. By default that of `dsv_plugins.Study`.
         engine_args: Arguments of anomalib's Engine, for each training.
         detector_params: Settings of the training: `image_size`, `updates`, `batch_size`, and others that
-            `dsv plugins` and the documentation name.
+            `dsv plugins` and the documentation name. Those of one of several models stand below its detector's name.
         false_alarms: The share of good images that the chosen module may call anomalous; 0.05 if None, or the lowest
             rate that the good images kept out of training can promise.
         unlabelled: The images to choose by, in place of the datamodule's test images: a folder, a pattern, a list of
@@ -119,59 +122,95 @@ def select(
     """
     if false_alarms is not None:
         check_rate("false_alarms", false_alarms)
-    _check(model, datamodule, engine_args or {}, study)
+    models: Sequence[Model] = model if isinstance(model, (list, tuple)) else [model]  # type: ignore[list-item]
+    _check(models, datamodule, engine_args or {}, study)
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
-    detector, own, own_plugins = detector_of(model)
-    plugins = (own_plugins, study.pop("plugins", ()))
+    found = [detector_of(each) for each in models]
+    detectors = [detector for detector, _, _ in found]
+    plugins = (*(own_plugins for _, _, own_plugins in found), study.pop("plugins", ()))
     registry = build_registry(plugins)
-    made = registry.create(DetectorEncoderPlugin, detector, params)
+    made = [registry.create(DetectorEncoderPlugin, name, _params_of(name, detectors, params)) for name in detectors]
+    if len(models) == 1 and detectors[0].startswith(PREFIX) and not (made[0].learns_from_augmentation or space):
+        raise InputError(
+            f"{detectors[0].removeprefix(PREFIX)} has no augmentation to select; give values of its arguments, as "
+            "space={'model.NAME': [...]}, or several models"
+        )
+    own = {own for (_, own, _), each in zip(found, made, strict=True) if each.learns_from_augmentation}
+    if augmentation is None and len(own) > 1:
+        raise InputError(
+            f"the models have different augmentations of their own ({', '.join(sorted(own))}); give augmentation=…, "
+            "which all of them learn from"
+        )
     set_up(datamodule)
     if false_alarms is not None:
         check_promise(false_alarms, len(train_paths(datamodule)), study.get("holdout"))
     if unlabelled is None:
         _warn_of_meaningless_tests(datamodule)
-        images: tuple[Any, Any] = images_of(datamodule, made.image_size or DEFAULT_IMAGE_SIZE)
+        images: tuple[Any, Any] = images_of(datamodule, made[0].image_size or DEFAULT_IMAGE_SIZE)
     else:
         _warn_of_unused_images(datamodule)
         images = (train_paths(datamodule), unlabelled)
     if selector is not None:
         study["selector"] = selector
     with Display() if observer is None else nullcontext(observer) as watching:
-        result = select_images(
+        run = select_images(
             *images,
-            augmentation=augmentation or own,
-            grid=_settings(space or {}, detector),
-            detector=detector,
+            augmentation=augmentation or next(iter(own), NATIVE),
+            grid=_grid(space or {}, detectors),
+            detector=detectors,
             detector_params=params,
             plugins=plugins,
             observer=watching,
             **study,
         )
-        if result.findings is not None:
-            watching.noted(str(result.findings))
-    found = {field.name: getattr(result, field.name) for field in fields(result)}
-    return Selected(**found, false_alarms=false_alarms)
+        if run.findings is not None:
+            watching.noted(str(run.findings))
+    return Selected(run.path, plugins, false_alarms)
 
 
-def _settings(space: Space, detector: str) -> dict[str, Values]:
-    """The space by the names that its hyperparameters have in a study."""
-    name_of = functools.partial(_setting, detector=detector)
-    return {
-        name_of(name): values.renamed(name_of) if isinstance(values, When) else values for name, values in space.items()
-    }
+def _grid(space: Space, detectors: Sequence[str]) -> dict[str, Values]:
+    """Return the space by the names that its hyperparameters have in a study."""
+    found: dict[str, Values] = {}
+    for given, values in space.items():
+        for name in _settings(given, detectors):
+            owner = [name.partition(".")[0]] if len(detectors) > 1 and "." in name else detectors
+            found[name] = (
+                values.renamed(lambda other, of=owner: _settings(other, of)[0])  # type: ignore[misc]
+                if isinstance(values, When) and len(owner) == 1
+                else values
+            )
+    return found
 
 
-def _setting(name: str, detector: str) -> str:
-    """An argument of the model by the name that it has as a setting of its detector; other names stay as they are."""
-    if not name.startswith(MODEL_PREFIX):
-        return name
-    place = "model_params." if detector.startswith(PREFIX) else ""
-    return f"{DETECTOR_PREFIX}{place}{name.removeprefix(MODEL_PREFIX)}"
+def _params_of(detector: str, detectors: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one detector, as a study takes them apart."""
+    if len(detectors) == 1:
+        return dict(params)
+    return {**{name: value for name, value in params.items() if name not in detectors}, **params.get(detector, {})}
 
 
-def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], study: Mapping[str, Any]) -> None:
+def _settings(name: str, detectors: Sequence[str]) -> list[str]:
+    """Return what a study calls an argument of a model: a setting of its detector, or of each. Others stay as they are.
+
+    Args:
+        name: As given in the space: `model.NAME`, or `patchcore.NAME` for one of several.
+        detectors: The detectors of the study.
+    """
+    owner, dot, argument = name.partition(".")
+    owners = [each for each in detectors if f"{owner}." == MODEL_PREFIX or owner in (each, each.removeprefix(PREFIX))]
+    if not dot or not owners:
+        return [name]
+    places = {each: "model_params." if each.startswith(PREFIX) else "" for each in owners}
+    if len(detectors) == 1:
+        return [f"{DETECTOR_PREFIX}{places[owners[0]]}{argument}"]
+    return [f"{each}.{places[each]}{argument}" for each in owners]
+
+
+def _check(
+    models: Sequence[Model], datamodule: object, engine_args: Mapping[str, Any], study: Mapping[str, Any]
+) -> None:
     """Refuse, in one line, what would fail inside anomalib or Lightning, or as an argument of another function."""
     settings = [field.name for field in fields(dsv_plugins.Study)]
     for name in study:
@@ -186,8 +225,9 @@ def _check(model: Model, datamodule: object, engine_args: Mapping[str, Any], stu
             f"the datamodule is a {type(datamodule).__name__}; give one of anomalib.data, such as Folder(name='parts', "
             "root='parts', normal_dir='train/good', …)"
         )
-    if engine_args and (is_native(model) or model in plain_detectors()):
-        raise InputError(f"engine_args are for models that anomalib's Engine trains; {model} is trained without it")
+    for model in models if engine_args else ():
+        if is_native(model) or model in plain_detectors():
+            raise InputError(f"engine_args are for models that anomalib's Engine trains; {model} is trained without it")
     reserved = [name for name in engine_args if name in RESERVED]
     if reserved:
         raise InputError(

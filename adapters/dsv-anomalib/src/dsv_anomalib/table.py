@@ -40,7 +40,7 @@ def find(model: str | type | Entry) -> Entry:
     names = [model] if isinstance(model, str) else [base.__name__ for base in model.__mro__]
     for name in names:
         key = _key(name)
-        for entry in ENTRIES:
+        for entry in (*ENTRIES, *RIVALS):
             if key in (_key(entry.name), _key(entry.path)):
                 return entry
         for refused, reason in REFUSED.items():

@@ -17,8 +17,9 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from dsv_plugins import InputError, Outcome, TrainingError, WorkerError
 from dsv_plugins.errors import describe_error
-from dsv_plugins.training.remote import Job, PortableJob, RemoteJobs, RemoteResult
+from dsv_plugins.training.job import Job
 from dsv_ray.messages import open_mailbox, read_messages
+from dsv_ray.remote import PortableJob, RemoteJobs, RemoteResult
 
 if TYPE_CHECKING:
     from dsv_ray import RayExecutor

@@ -4,7 +4,7 @@ import pytest
 import torch
 from dsv_more_selectors import STSSAD, Bimodality, RankAverage, ScoreSpread, SlicedWasserstein, selector
 
-from dsv_plugins import Candidate, Embeddings, Evaluation, Scores
+from dsv_plugins import Candidate, Embeddings, Evaluation, Scores, build_registry
 from dsv_plugins.testing import parametrize_with_checks
 
 
@@ -39,7 +39,7 @@ def test_values_by_hand():
 def test_a_rank_average_leaves_out_who_cannot_be_judged():
     scores = ([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 3.0, 2.0])  # mc cannot judge constant scores
     pool = [evaluation([0.0, 1.0], [4.0, 5.0], each) for each in scores]
-    losses = RankAverage("energy", "mc").losses(pool)
+    losses = RankAverage("energy", "mc", build_registry()).losses(pool)
     assert math.isnan(losses[1])
     # By energy the first and the third are alike, and so they are by mc: both share the ranks 1 and 2.
     assert [losses[0], losses[2]] == [1.5, 1.5]

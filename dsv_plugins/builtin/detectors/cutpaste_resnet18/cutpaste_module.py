@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,29 +121,29 @@ class CutPasteModule(pl.LightningModule):
             self.augmentation = self.progress = None
 
     def forward(self, images: Tensor) -> Tensor:
-        """The embedding before normalisation, of images of any size, as uint8 or in [0, 1]."""
+        """Embed images, of any size, as uint8 or in [0, 1]: vectors of unit length."""
+        return functional.normalize(self.features(images), dim=1)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the embedding before it is scaled, from which the head tells normal from augmented."""
         images = resized(images, self.settings.image_size)
         images = (images - self.mean) / self.std  # broadcasts grey to three channels
         features: Tensor = self.backbone(images.contiguous(memory_format=self.memory_format))
         return features
 
-    def embed(self, images: Tensor) -> Tensor:
-        """The embedding of images: vectors of unit length."""
-        return functional.normalize(self(images), dim=1)
-
     def training_step(self, batch: Tensor, batch_index: int) -> Tensor:
-        """The cross-entropy of one batch of normal images and their augmented copies."""
+        """Return the cross-entropy of one batch of normal images and their augmented copies."""
         with torch.autocast(self.device.type, enabled=False):  # images keep full precision even if the network does not
             images = self.training_images(batch)
         labels = torch.arange(CLASSES, device=self.device).repeat_interleave(len(batch))
-        logits = self.head(self(images))
+        logits = self.head(self.features(images))
         loss = functional.cross_entropy(logits, labels)
         self.accuracies.append((logits.detach().argmax(dim=1) == labels).float().mean())
         return loss
 
     @torch.no_grad()
     def training_images(self, batch: Tensor) -> Tensor:
-        """The batch, and behind it its augmented copies."""
+        """Return the batch, and behind it its augmented copies."""
         assert self.augmentation is not None
         generator = torch.Generator(self.device)
         generator.manual_seed(derived_seed(self.seed, self.phase.draws, self.completed_updates))
@@ -153,7 +154,7 @@ class CutPasteModule(pl.LightningModule):
         return images
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Count the update, and say how it went."""
+        """Count the update, and report its loss."""
         self.completed_updates += 1
         if self.completed_updates % REPORT_EVERY and self.completed_updates not in (1, self.target_updates):
             return
@@ -164,25 +165,30 @@ class CutPasteModule(pl.LightningModule):
             self.progress(self.completed_updates, self.phase.updates, loss)
 
     def diverged(self, sign: str) -> TrainingError:
-        """The error that ends a training which came to nothing, with the sign by which that was seen."""
+        """Return the error that ends a training, with the sign by which its failure was seen."""
         return TrainingError(
             f"the training diverged: {sign} at update {self.completed_updates} of {self.phase.updates}; "
             f"try a {self.phase.rate_setting} below {self.phase.learning_rate}"
         )
 
     def configure_optimizers(self) -> Any:
-        """SGD whose rate falls to zero along half a cosine over the whole phase, even if resumed in its middle."""
+        """Return SGD whose rate falls to zero along half a cosine over the phase, even if resumed in its middle."""
         start, planned = self.completed_updates, self.phase.updates
         cosine = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, (start + step) / planned)))
         )
         return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": cosine, "interval": "step"}}
 
+    def set_momentum(self, buffers: Mapping[str, Tensor]) -> None:
+        """Take the momentum of each parameter, by its index, from a training that stopped."""
+        for index, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
+            self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffers[str(index)])
+
 
 class _DrawingFrom(TorchFunctionMode):
     """Lets layers draw their first weights from a generator of ours, in this thread.
 
-    They would take the global one, which is no one's: Lightning sets it back whenever a training begins in some thread.
+    They would take the global one, which Lightning sets back whenever a training begins in another thread.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -197,7 +203,7 @@ class _DrawingFrom(TorchFunctionMode):
 
 
 def new_module(settings: Settings, seed: int, *, initialise: bool = True) -> CutPasteModule:
-    """An untrained module whose weights depend on the seed alone; pretrained ones are loaded if it is initialised."""
+    """Make an untrained module whose weights depend on the seed alone, or are pretrained if it is to be initialised."""
     with _DrawingFrom(torch.Generator().manual_seed(seed)):
         module = CutPasteModule(settings)
     if settings.pretrained and initialise:

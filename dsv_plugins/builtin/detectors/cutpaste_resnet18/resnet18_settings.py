@@ -1,16 +1,22 @@
-"""The settings and presets of the detector `cutpaste-resnet18`. The network itself is imported when one is made."""
+"""The detector plugin `cutpaste-resnet18`: its settings and presets. The network is imported when one is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsv_plugins.builtin.detectors.checks import check_below, check_density, check_positive, check_whole
+from dsv_plugins import DetectorEncoderPlugin
+from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
+from dsv_plugins.toolkit.checks import check_choice, check_integer, check_positive, check_range
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
 
-__all__ = ["PRESETS", "Settings", "cutpaste_resnet18"]
+__all__ = ["DENSITIES", "PLUGIN", "PRESETS", "Settings", "cutpaste_resnet18"]
+
+DENSITIES = ("gaussian", "kde")
+PAPER = {"selector": "dsv", "holdout": 0.0, "grid": {"patch_size": PAPER_PATCH_SIZES}}
+"""The rest of the paper's protocol."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("image_size", "width", "updates", "batch_size"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("shared_updates", self.shared_updates, least=0)
+            check_integer(name, getattr(self, name), least=1)
+        check_integer("shared_updates", self.shared_updates, least=0)
         for name in ("momentum", "weight_decay"):
-            check_below(name, getattr(self, name), 1.0)
-        check_below("colour_jitter", self.colour_jitter, 0.5, inclusive=True)
+            check_range(name, getattr(self, name), 1.0, below=True)
+        check_range("colour_jitter", self.colour_jitter, 0.5)
         for name in ("learning_rate", "shared_learning_rate"):
             check_positive(name, getattr(self, name))
-        check_density(self.density)
+        check_choice("density", self.density, DENSITIES)
         if not isinstance(self.pretrained, bool):
             raise ValueError(f"pretrained is {self.pretrained!r}; give true or false")
         if self.pretrained and self.width != 64:
@@ -88,9 +94,9 @@ def cutpaste_resnet18(
 
     If `updates` is given and `shared_updates` is not, the preset's shared updates are scaled too.
     """
+    # All arguments: the signature is what the registry shows and checks, so it cannot be **settings.
     given = {name: value for name, value in locals().items() if name != "preset" and value is not None}
-    if preset not in PRESETS:
-        raise ValueError(f"preset is {preset!r}; give one of {', '.join(PRESETS)}")
+    check_choice("preset", preset, PRESETS)
     settings = replace(PRESETS[preset], **given)
     if updates is not None and shared_updates is None:
         scale = updates / PRESETS[preset].updates
@@ -99,3 +105,13 @@ def cutpaste_resnet18(
     from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
 
     return CutPasteResNet18(settings)
+
+
+PLUGIN = DetectorEncoderPlugin(
+    name="cutpaste-resnet18",
+    factory=cutpaste_resnet18,
+    summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
+    check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
+    settings=PRESETS["quick"],
+    presets={"quick": {}, "paper": PAPER},
+)

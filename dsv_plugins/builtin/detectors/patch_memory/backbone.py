@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import dsv_plugins.toolkit.backbones
 from dsv_plugins import InputError
@@ -167,20 +167,10 @@ def _with_folded_batch_norms(network: _Maps) -> _Maps:
     folded = copy.deepcopy(network)
     for parent in list(folded.modules()):
         children = list(parent.named_children())
-        for (_, convolution), (name, norm) in itertools.pairwise(children):
+        for (name, convolution), (norm_name, norm) in itertools.pairwise(children):
             if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                assert norm.running_mean is not None
-                assert norm.running_var is not None
-                convolution.weight, convolution.bias = fuse_conv_bn_weights(
-                    convolution.weight,
-                    convolution.bias,
-                    norm.running_mean,
-                    norm.running_var,
-                    norm.eps,
-                    norm.weight,
-                    norm.bias,
-                )
-                setattr(parent, name, getattr(norm, "act", nn.Identity()))  # timm's norms have an activation behind
+                setattr(parent, name, fuse_conv_bn_eval(convolution, norm))
+                setattr(parent, norm_name, getattr(norm, "act", nn.Identity()))  # timm's norms have one behind them
     with torch.inference_mode():
         expected, found = network(sample)[-1], folded(sample)[-1]
     return folded if (expected - found).abs().max() <= FOLDING_ERROR * expected.abs().max() else network

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib
-import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +23,12 @@ from dsv_plugins.toolkit.densities import Gaussian
 from dsv_plugins.toolkit.saved_files import (
     PROGRESS_FILE,
     TENSORS_FILE,
-    by_prefix,
     check_images,
     fitted,
+    read_parts,
     read_progress,
     readable,
+    write_saved,
 )
 from dsv_plugins.types import height_and_width, size_of_same_aspect
 
@@ -59,8 +59,9 @@ class PatchMemoryDetector(DetectorEncoder):
     def __init__(self, settings: PatchSettings) -> None:
         self.settings = settings
         self.image_size = settings.image_size
-        self._known = WeakIdKeyDictionary()
-        self._kept = WeakIdKeyDictionary()
+        # Of images that were prepared; they go when the images do.
+        self._known_features: MutableMapping[Tensor, PatchFeatures] = WeakIdKeyDictionary()
+        self._measured_before: MutableMapping[Tensor, tuple[Components, tuple[Tensor, Tensor]]] = WeakIdKeyDictionary()
         self._shape: tuple[int, int] | None = None
         self._components: Components | None = None
         self._head: Head | None = None
@@ -89,21 +90,21 @@ class PatchMemoryDetector(DetectorEncoder):
 
     def reuse_features(self, images: Tensor, features: PatchFeatures) -> None:
         """Take the features of exactly these images from there, from now on."""
-        self._known[images] = features
-        self._kept.pop(images, None)  # type: ignore[no-untyped-call]
-
-    def _features(self, images: Tensor) -> PatchFeatures:
-        known: PatchFeatures | None = self._known.get(images)  # type: ignore[no-untyped-call]
-        return self.frozen_features(images) if known is None else known
+        self._known_features[images] = features
+        self._measured_before.pop(images, None)
 
     def prepare_copies(self, augmented: Tensor, images: Tensor, rows: Tensor) -> None:
         """Let the frozen part see augmented copies, which must not be compared with the images they are copies of."""
         from dsv_plugins.builtin.detectors.patch_memory.backbone import POOLED, SOURCE
 
-        if images not in self._known:
+        if images not in self._known_features:
             self.prepare(images)
-        source = self._known[images][POOLED][rows]
+        source = self._known_features[images][POOLED][rows]
         self.reuse_features(augmented, {**self.frozen_features(augmented), SOURCE: source})
+
+    def _features(self, images: Tensor) -> PatchFeatures:
+        known = self._known_features.get(images)
+        return self.frozen_features(images) if known is None else known
 
     def _shape_of(self, images: Tensor) -> tuple[int, int]:
         height, width = images.shape[-2:]
@@ -129,32 +130,41 @@ class PatchMemoryDetector(DetectorEncoder):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        """Remember the patches of good images. The augmentation plays no part."""
+        """Remember the patches of good images, unless that was done at a shared start, and weigh the components."""
         from dsv_plugins.builtin.detectors.patch_memory.components import Head
 
-        components = self._fit_components(images, seed=seed, largest=(self.settings.largest,))
-        counted = {"both": ("raw-", "standardised-")}.get(self.settings.score, (self.settings.score,))
-        weights = [float(name.startswith(counted) and not name.endswith("-all")) for name in components.names]
-        self._head = Head(torch.tensor(weights), damped=self.damped)
-        if progress is not None:
-            progress(1, 1, 0.0)
+        check_images(images)
+        if self._components is None or not self.shared_updates:
+            self.fit_shared_start(images, seed=seed)
+        self._head = Head(self._learned_weights(images, augmentation, seed, progress), damped=self.damped)
 
-    def _fit_components(self, images: Tensor, *, seed: int, largest: Sequence[int]) -> Components:
+    def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
+        """Remember the patches of good images, which is the same for every augmentation."""
         from dsv_plugins.builtin.detectors.patch_memory.components import Components
 
         check_images(images)
         self._shape, self._memory_file = self._shape_of(images), None
         features = self._features(images)
-        _check_memory(features, self.settings.memory_images)
-        components = Components.fit(
-            features,
-            window=self.settings.window,
-            images=self.settings.memory_images,
-            largest=largest,
-            seed=seed,
-        )
-        self._components = components
-        return components
+        window, remembered = self.settings.window, self.settings.memory_images
+        _check_memory(features, remembered)
+        self._components = Components.fit(features, window=window, images=remembered, largest=self._largest, seed=seed)
+        if progress is not None:
+            progress(1, 1, 0.0)
+
+    @property
+    def _largest(self) -> Sequence[int]:
+        """How many of the largest patch distances are averaged, for each component of the patches."""
+        return (self.settings.largest,)
+
+    def _learned_weights(
+        self, images: Tensor, augmentation: Augmentation, seed: int, progress: Progress | None
+    ) -> Tensor:
+        """Return how much each component counts; the augmentation plays no part here."""
+        counted = {"both": ("raw-", "standardised-")}.get(self.settings.score, (self.settings.score,))
+        names = fitted(self._components).names
+        if progress is not None:
+            progress(1, 1, 0.0)
+        return torch.tensor([float(name.startswith(counted) and not name.endswith("-all")) for name in names])
 
     # ------------------------------------------------------------------
     # What it makes of images
@@ -175,12 +185,12 @@ class PatchMemoryDetector(DetectorEncoder):
     def _measured(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the components and the patch distances of images; of those that were prepared, they are kept."""
         components = fitted(self._components)
-        kept: tuple[Components, tuple[Tensor, Tensor]] | None = self._kept.get(images)  # type: ignore[no-untyped-call]
+        kept = self._measured_before.get(images)
         if kept is not None and kept[0] is components:
             return kept[1]
         measured = components.of(self._features(images))
-        if images in self._known:
-            self._kept[images] = components, measured
+        if images in self._known_features:
+            self._measured_before[images] = components, measured
         return measured
 
     def parts(self) -> dict[str, float]:
@@ -189,7 +199,7 @@ class PatchMemoryDetector(DetectorEncoder):
         return dict(zip(fitted(self._components).names, (weights / weights.sum()).tolist(), strict=True))
 
     def as_module(self) -> nn.Module:
-        """Return a copy of the whole detector, from images to scores and heatmaps."""
+        """Return a copy of the detector as one module, from images to scores and heatmaps."""
         module = _Detector(self._backbone, fitted(self._components), fitted(self._head))
         return copy.deepcopy(module).cpu().eval().requires_grad_(False)
 
@@ -202,18 +212,14 @@ class PatchMemoryDetector(DetectorEncoder):
 
         A memory that was loaded is linked, not copied: the candidates of a study have the same one.
         """
-        components, head = fitted(self._components), self._head
-        (folder / PROGRESS_FILE).unlink(missing_ok=True)  # a save that is cut short must not pass for a whole one
-        (folder / MEMORY_FILE).unlink(missing_ok=True)
+        components, file = fitted(self._components), folder / MEMORY_FILE
+        file.unlink(missing_ok=True)  # written last: a save that is cut short must not pass for a complete one
+        progress = {"settings": asdict(self.settings), "shape": self._shape, "largest": components.largest}
+        write_saved(folder, {} if self._head is None else self._head.state_dict(), progress)
         try:
-            os.link(self._memory_file or "", folder / MEMORY_FILE)
+            os.link(self._memory_file or "", file)
         except OSError:  # there is none, or it is on another disk
-            save_file(
-                {name: value.contiguous() for name, value in components.state_dict().items()}, folder / MEMORY_FILE
-            )
-        save_file({} if head is None else dict(head.state_dict()), folder / TENSORS_FILE)
-        progress = {"settings": _plain(self.settings), "shape": self._shape, "largest": components.largest}
-        (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=2))
+            save_file({name: value.contiguous() for name, value in components.state_dict().items()}, file)
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote.
@@ -224,15 +230,14 @@ class PatchMemoryDetector(DetectorEncoder):
         from dsv_plugins.builtin.detectors.patch_memory.components import Components
         from dsv_plugins.builtin.detectors.patch_memory.memory import PatchMemory
 
-        progress = read_progress(folder, _plain(self.settings))
+        progress = read_progress(folder, asdict(self.settings))
         with readable(folder / PROGRESS_FILE):
             height, width = map(int, progress["shape"])
             largest = [int(count) for count in progress["largest"]]
         with readable(folder / MEMORY_FILE) as file:
-            tensors = load_file(file)
-            parts = by_prefix({name: value for name, value in tensors.items() if "." in name})
-            state = {name: tensors[name] for name in ("scale", "typical", "left_out", "train_rows")}
+            parts = read_parts(file)
             memory = PatchMemory(parts["memory"], self.settings.window)
+            state = {name: parts[""][name] for name in ("scale", "typical", "left_out", "train_rows")}
             components = Components(memory, Gaussian.from_state(parts["whole"]), state, largest)
         self._shape, self._components, self._memory_file = (height, width), components, folder / MEMORY_FILE
         self._head = self._read_head(folder)
@@ -247,7 +252,7 @@ class PatchMemoryDetector(DetectorEncoder):
 
 
 class _Detector(nn.Module):
-    """The whole detector in one pass, from images in [0, 1] to scores and heatmaps."""
+    """The detector in one pass, from images in [0, 1] to scores and heatmaps."""
 
     def __init__(self, backbone: Backbone, components: Components, head: Head) -> None:
         super().__init__()
@@ -280,15 +285,9 @@ def _check_memory(features: PatchFeatures, most: int) -> None:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that a process could take now; None where that is not known."""
+    """Return the bytes that a process could take now; None if that is not known."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, LookupError, ValueError):  # not Linux
         return None
-
-
-def _plain(settings: PatchSettings) -> dict[str, object]:
-    """Return the settings as JSON has them."""
-    layers = settings.layers
-    return {**asdict(settings), "layers": None if layers is None else list(layers)}

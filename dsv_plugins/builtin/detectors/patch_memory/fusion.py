@@ -13,7 +13,7 @@ from torch import Tensor
 from dsv_plugins import Augmentation, Progress
 from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
 from dsv_plugins.seeding import derived_seed
-from dsv_plugins.toolkit.saved_files import check_images, fitted
+from dsv_plugins.toolkit.saved_files import fitted
 from dsv_plugins.transforms import as_float
 
 __all__ = ["PatchFusionDetector", "fit_weights"]
@@ -49,27 +49,14 @@ class PatchFusionDetector(PatchMemoryDetector):
     _accuracy: float | None = None
     _copies: Tensor | None = None
 
-    def fit_shared_start(self, images: Tensor, *, seed: int = 0, progress: Progress | None = None) -> None:
-        """Remember the patches of good images, which is the same for every augmentation."""
-        self._fit_components(images, seed=seed, largest=LARGEST)
-        if progress is not None:
-            progress(1, 1, 0.0)
+    @property
+    def _largest(self) -> Sequence[int]:
+        return LARGEST
 
-    def fit(
-        self,
-        images: Tensor,
-        augmentation: Augmentation,
-        *,
-        updates: int | None = None,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        """Learn the weights of the components, and before that the memory if there is none yet."""
-        from dsv_plugins.builtin.detectors.patch_memory.components import Head
-
-        check_images(images)
-        if self._components is None:
-            self.fit_shared_start(images, seed=seed)
+    def _learned_weights(
+        self, images: Tensor, augmentation: Augmentation, seed: int, progress: Progress | None
+    ) -> Tensor:
+        """Return the weights that tell good images from augmented copies."""
         generator = torch.Generator().manual_seed(derived_seed(seed, COPIES))
         copies = []
         for rows in torch.split(torch.arange(len(images)), COPY_BATCH):
@@ -84,7 +71,7 @@ class PatchFusionDetector(PatchMemoryDetector):
         self._accuracy = float(np.mean(normal @ weights + bias <= 0) + np.mean(pseudo @ weights + bias > 0)) / 2
         if not weights.any():  # the augmentation changes nothing that can be seen
             weights = np.ones_like(weights)
-        self._head = Head(torch.from_numpy(weights).float(), damped=self.damped)
+        return torch.from_numpy(weights).float()
 
     def learned_copies(self) -> tuple[Tensor, Tensor] | None:
         """Return the embeddings and scores of the copies: an embedding does not depend on what is learned."""

@@ -1,19 +1,21 @@
-"""The settings of the detectors `patch-memory` and `patch-fusion`. The network is imported when one is made."""
+"""The detector plugins `patch-memory` and `patch-fusion`. The network is imported when one is made."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv_plugins.builtin.detectors.checks import check_whole
+from dsv_plugins import DetectorEncoderPlugin
+from dsv_plugins.toolkit.checks import check_choice, check_integer
 from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE, check_weights
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
     from dsv_plugins.builtin.detectors.patch_memory.fusion import PatchFusionDetector
 
-__all__ = ["SCORES", "PatchSettings", "check_backbone", "patch_fusion", "patch_memory"]
+__all__ = ["PLUGINS", "PatchSettings", "check_backbone", "patch_fusion", "patch_memory"]
 
 SCORES = ("both", "raw", "standardised", "whole")
 
@@ -30,7 +32,8 @@ class PatchSettings:
             of strides 8 and 16, or of a transformer those at a half and at three quarters of its depth.
         window: How many steps away a patch may be compared with those of good images, up, down, left or right.
         memory_images: The train images in the memory at most; if there are more, those that differ most.
-        score: What `patch-memory` scores by: "raw" distances of patches, "standardised" ones, "both", or "whole".
+        score: What `patch-memory` scores by: "raw" distances of patches, "standardised" ones, "both", or "whole" for
+            the image as one.
         largest: How many of the largest patch distances count for the score of `patch-memory`.
     """
 
@@ -44,17 +47,16 @@ class PatchSettings:
     largest: int = 3
 
     def __post_init__(self) -> None:
-        check_whole("image_size", self.image_size, least=32)
-        check_whole("window", self.window, least=0)
-        check_whole("memory_images", self.memory_images, least=2)
-        check_whole("largest", self.largest, least=1)
-        if self.score not in SCORES:
-            raise ValueError(f"score is {self.score!r}; give one of {', '.join(SCORES)}")
+        check_integer("image_size", self.image_size, least=32)
+        check_integer("window", self.window, least=0)
+        check_integer("memory_images", self.memory_images, least=2)
+        check_integer("largest", self.largest, least=1)
+        check_choice("score", self.score, SCORES)
         if self.layers is not None:
             if isinstance(self.layers, str) or not isinstance(self.layers, Sequence) or not self.layers:
                 raise ValueError(f"layers is {self.layers!r}; give a list of whole numbers such as [2, 3]")
             for layer in self.layers:
-                check_whole("a layer", layer, least=0)
+                check_integer("a layer", layer, least=0)
 
 
 def patch_memory(
@@ -96,3 +98,20 @@ def patch_fusion(
 def check_backbone(backbone: str = DEFAULT_BACKBONE, weights: str | None = None, **others: object) -> None:
     """Check that the weights can be had; called before any image is read or any worker started."""
     check_weights(backbone, weights)
+
+
+_plugin = functools.partial(
+    DetectorEncoderPlugin, check_params={"image_size": 64}, settings=PatchSettings(), preflight=check_backbone
+)
+PLUGINS = (
+    _plugin(
+        "patch-fusion",
+        patch_fusion,
+        "Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
+    ),
+    _plugin(
+        "patch-memory",
+        patch_memory,
+        "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
+    ),
+)

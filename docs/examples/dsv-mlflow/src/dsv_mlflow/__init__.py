@@ -46,8 +46,9 @@ class MLflow(Observer):
 
     def study_ended(self, result):
         for entry in result.candidates:
-            for selector, loss in (entry.losses or {}).items():
-                self.client.log_metric(self.run_of(entry.candidate), selector, loss)
+            for selector, loss in entry.losses.items():
+                if loss is not None:  # which stands for one that is not finite
+                    self.client.log_metric(self.run_of(entry.candidate), selector, loss)
         for selector, choice in result.selected.items():
             self.client.set_tag(self.study, f"chosen by {selector}", str(choice.candidate))
             self.client.log_metric(self.study, selector, choice.loss)

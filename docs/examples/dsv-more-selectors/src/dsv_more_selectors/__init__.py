@@ -3,7 +3,7 @@
 import math
 from functools import partial
 
-from dsv_plugins import EmbeddingError, SelectorPlugin, build_registry, hookimpl
+from dsv_plugins import EmbeddingError, SelectorPlugin, hookimpl
 
 
 class STSSAD:
@@ -77,15 +77,14 @@ class Bimodality:
 class RankAverage:
     """The mean of a candidate's ranks by two selectors: two kinds of evidence, whose losses have no common scale."""
 
-    def __init__(self, first, second):
-        self.names = (first, second)
+    def __init__(self, first, second, registry):
+        self.selectors = [registry.create(SelectorPlugin, name) for name in (first, second)]
 
     def losses(self, evaluations):
         import numpy as np
         from scipy.stats import rankdata
 
-        registry = build_registry()
-        losses = np.array([registry.create(SelectorPlugin, name).losses(evaluations) for name in self.names])
+        losses = np.array([selector.losses(evaluations) for selector in self.selectors])
         usable = np.isfinite(losses).all(axis=0)  # a candidate that either cannot judge has no rank, and takes none
         means = np.full(len(evaluations), np.nan)
         means[usable] = rankdata(losses[:, usable], axis=1).mean(axis=0)

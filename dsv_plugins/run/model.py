@@ -1,0 +1,246 @@
+"""The model of a finished study: one trained detector, or several as one, ready to judge new images."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsv_plugins.calibration import Calibration
+from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, UnknownPluginError
+from dsv_plugins.plugins.interfaces import DetectorEncoder
+from dsv_plugins.plugins.plugin_errors import wrap_errors
+from dsv_plugins.plugins.records import DetectorEncoderPlugin
+from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.run.artifacts import MODEL_HEATMAPS, load_if_any
+from dsv_plugins.run.ensemble import Ensemble, Member, frozen_part_name
+from dsv_plugins.run.folder import MANIFEST, RunFolder, finished_folder, json_text
+from dsv_plugins.run.records import MODEL_RECORD, ModelRecord, read_model
+from dsv_plugins.transforms import check_pixels
+
+__all__ = [
+    "NO_CALIBRATION",
+    "Model",
+    "Prediction",
+    "Trained",
+    "load",
+    "save_model",
+]
+
+Array = NDArray[Any]
+Trained = DetectorEncoder | Ensemble
+"""What judges new images."""
+
+HELD_OUT = "held-out-scores.npy"
+NO_CALIBRATION = (
+    "no good images were held out; give good images that were not trained on to "
+    "`dsv score RUN IMAGES --recalibrate FOLDER`"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """What a model makes of images, a row for each.
+
+    Attributes:
+        scores: Higher for more anomalous.
+        p_values: The share of good images that look at least as anomalous; None if the model is not calibrated.
+        anomalous: Whether the p-value is at most the false-alarm rate; None if the model is not calibrated.
+        heatmaps: How unusual each patch is: (images, height, width); None if the detector cannot say.
+    """
+
+    scores: Tensor
+    p_values: Tensor | None
+    anomalous: Tensor | None
+    heatmaps: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained detector and what it takes to decide with it.
+
+    Attributes:
+        run: The run folder it comes from.
+        detector: The detector, or several as one.
+        record: What is known of it, such as the size of its images.
+        calibration: Scores of good images that it was not trained on; None if there are none.
+        false_alarms: The share of good images that may be called anomalous; None if it is not calibrated.
+        changed: How the detector's plugin differs from the one that was trained; empty if it does not.
+    """
+
+    run: Path
+    detector: Trained
+    record: ModelRecord
+    calibration: Calibration | None
+    false_alarms: float | None
+    changed: str = ""
+
+    def predict(self, images: Tensor, *, heatmaps: bool = True, names: Sequence[object] = ()) -> Prediction:
+        """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time.
+
+        Args:
+            images: The images.
+            heatmaps: Whether to say where they are unusual, too.
+            names: What messages call each image, such as its file.
+
+        Raises:
+            InputError: The images have other values.
+            PluginError: The detector failed.
+            TrainingError: It gives an image a score that is not finite.
+        """
+        check_pixels(images)
+        with wrap_errors(f"detector_encoder {self.record.detector!r}"):
+            self.detector.prepare(images)
+            scores = self.detector.score(images)
+            heat = self.detector.heatmap(images) if heatmaps else None
+        for place, score in enumerate(scores.tolist()):
+            if not math.isfinite(score):
+                name = names[place] if names else f"image {place}"
+                raise TrainingError(f"the detector gives {name} the score {score}, which no verdict can be made of")
+        p_values = anomalous = None
+        if self.calibration is not None:
+            assert self.false_alarms is not None
+            p_values = torch.from_numpy(self.calibration.p_values(scores))
+            anomalous = torch.from_numpy(self.calibration.alarms(scores, self.false_alarms))
+        return Prediction(scores, p_values, anomalous, heat)
+
+    def recalibrated(self, scores: Tensor, images: Path, false_alarms: float | None = None) -> Model:
+        """Return the model with the scores of other good images to decide by, here and in the run folder."""
+        calibration = Calibration(scores.numpy())
+        rate = _checked_rate(calibration, false_alarms)
+        run = RunFolder(self.run)
+        with run.locked():
+            record = replace(read_model(run), calibrated_on=str(images.absolute()))
+            with finished_folder(run.model) as folder:
+                shutil.copytree(run.model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+                (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
+                np.save(folder / HELD_OUT, calibration.held_out)
+        return replace(self, record=record, calibration=calibration, false_alarms=rate)
+
+
+def save_model(
+    run: RunFolder,
+    record: ModelRecord,
+    members: Sequence[Callable[[Path], None]],
+    *,
+    held_out: Array | None,
+    heatmaps: Array | None,
+) -> None:
+    """Write the model of a run. If the same model was recalibrated before, it stays so.
+
+    Args:
+        run: The run folder.
+        record: What is known of the model.
+        members: What writes each of its detectors into a folder; several are the members of an ensemble.
+        held_out: Its scores of the held-out images.
+        heatmaps: Its heatmaps of the test images, for the report; None for those of its only candidate.
+    """
+    with contextlib.suppress(StoreError):  # there is none yet, or it is damaged
+        before = read_model(run)
+        if before.candidate == record.candidate and before.calibrated_on is not None:
+            record, held_out = replace(record, calibrated_on=before.calibrated_on), load_if_any(run.model, HELD_OUT)
+    with finished_folder(run.model) as folder:
+        for place, write in enumerate(members):
+            target = _member_folder(folder, place) if record.members else folder
+            target.mkdir(parents=True, exist_ok=True)
+            write(target)
+        (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
+        for name, values in ((HELD_OUT, held_out), (MODEL_HEATMAPS, heatmaps)):
+            if values is not None:
+                np.save(folder / name, values)
+
+
+def load(run: Path | str, *, false_alarms: float | None = None, plugins: object = ()) -> Model:
+    """Load the model of a finished study.
+
+    Args:
+        run: The run folder.
+        false_alarms: The share of good images that may be called anomalous; 0.05 if None, or the lowest rate that can
+            be promised if that is higher.
+        plugins: Plugins that are in no package, as for `build_registry`.
+
+    Raises:
+        StoreError: There is no model, or it is damaged.
+        InputError: That rate cannot be promised.
+        PluginError: The detector's plugin is not there, or has changed so that it cannot load the model.
+    """
+    folder = RunFolder(Path(run))
+    record = read_model(folder)
+    held_out = load_if_any(folder.model, HELD_OUT)
+    calibration = None if held_out is None else Calibration(held_out)
+    rate = _checked_rate(calibration, false_alarms)
+    detector, changed = _detector(folder, record, plugins)
+    return Model(folder.path, detector, record, calibration, rate, changed)
+
+
+def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[Trained, str]:
+    """Load the detector of a run, and say how its plugin has changed since it was trained."""
+    registry = build_registry(plugins)
+    needed = {each.detector: each.provider for each in record.members} or {record.detector: record.provider}
+    changes = []
+    for name, provider in needed.items():
+        try:
+            now = registry.identity(DetectorEncoderPlugin, name)
+        except UnknownPluginError as error:
+            given = ",".join(record.plugins)
+            advice = f"give --plugins {given}" if given else "install it, or give its file with --plugins"
+            raise UnknownPluginError(
+                f"{folder.path} needs the detector {name!r} of {provider or 'another package'}; {advice}"
+            ) from error
+        if provider not in ("", now):
+            changes.append(f"the detector {name!r} was trained with {provider}, and here is {now}")
+    changed = "; ".join(changes)
+
+    def loaded(name: str, path: Path, settings: Mapping[str, object]) -> DetectorEncoder:
+        made = registry.create(DetectorEncoderPlugin, name, settings)
+        with wrap_errors(registry.label(DetectorEncoderPlugin, name), "cannot load its model"):
+            made.load(path)
+        return made
+
+    detector: Trained
+    try:
+        if record.members:
+            detector = Ensemble(
+                [
+                    Member(
+                        each.detector,
+                        frozen_part_name(each),
+                        loaded(each.detector, _member_folder(folder.model, place), each.detector_params),
+                        each.scale,
+                        each.share,
+                        each.heat,
+                    )
+                    for place, each in enumerate(record.members)
+                ]
+            )
+        else:
+            detector = loaded(record.detector, folder.model, record.detector_params)
+    except DSVError as error:
+        if not changed:
+            raise
+        raise PluginError(f"{error}; {changed}") from error
+    return detector, changed
+
+
+def _member_folder(model: Path, place: int) -> Path:
+    """Return where the files of an ensemble's member are."""
+    return model / "members" / str(place)
+
+
+def _checked_rate(calibration: Calibration | None, false_alarms: float | None) -> float | None:
+    if calibration is None:
+        if false_alarms is not None:
+            raise InputError(f"no false-alarm rate can be promised: {NO_CALIBRATION}")
+        return None
+    rate = calibration.default_rate if false_alarms is None else false_alarms
+    calibration.threshold(rate)  # raises if it cannot be promised
+    return rate
