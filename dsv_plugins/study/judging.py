@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dsv_plugins.errors import DSVError, PluginError, reason_of
 from dsv_plugins.plugins.plugin_errors import prefix_errors, wrap_errors, wrap_exits
@@ -40,8 +41,14 @@ class Verdict:
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Sum on one thread: on several, the order and so the last digits of a loss depend on how many there are."""
-    with threads(1), threadpool_limits(1):
+    with threads(1), _pools().limit(limits=1):
         yield
+
+
+@functools.cache
+def _pools() -> ThreadpoolController:
+    """Return the thread pools of the libraries in use; to look for them takes as long as to judge a small pool."""
+    return ThreadpoolController()
 
 
 def judge(
