@@ -48,7 +48,7 @@ def walk(title: str) -> list[str]:
 
 def beside_the_walk() -> list[str]:
     """What the page says is entered too, though no image passes through it: patterns of modules."""
-    return re.findall(r"^- `([\w.*]+)`", section("Beside the walk"), re.MULTILINE)
+    return re.findall(r"`([\w.*]+)`", section("Beside the walk"))
 
 
 def traced(*arguments: object) -> list[str]:
