@@ -13,8 +13,7 @@ import pandas as pd
 
 from dsv_plugins.bench.protocol import BenchResult
 from dsv_plugins.errors import one_line
-from dsv_plugins.run.folder import write_json, write_text
-from dsv_plugins.run.records import finite
+from dsv_plugins.run.folder import finite, write_json, write_text
 
 __all__ = ["FILES", "Table", "as_csv", "as_json", "as_markdown", "as_text", "describe", "write"]
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dsv_plugins.cli.output import answering, output, silence
 from dsv_plugins.errors import one_line
+from dsv_plugins.run.folder import finite
 
 __all__ = ["Terminal", "any_name_printable", "literal", "progress_console"]
 
@@ -25,8 +26,6 @@ class Terminal(Console):
 
     def print_json_object(self, content: object) -> None:
         """Print JSON for machines: indented, never wrapped, coloured or cut; null for what JSON has no number for."""
-        from dsv_plugins.run.records import finite  # numpy comes with it
-
         self.write(f"{json.dumps(finite(content), indent=2, allow_nan=False)}\n")
 
     def write(self, text: str) -> None:

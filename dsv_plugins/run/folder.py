@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -55,6 +56,8 @@ __all__ = [
     "checksum",
     "files_below",
     "finished_folder",
+    "finite",
+    "finite_or_none",
     "json_text",
     "read_json",
     "write_bytes",
@@ -164,6 +167,20 @@ def write_json(path: Path, content: object) -> None:
 def json_text(content: object) -> str:
     """What is written into a JSON file. Inside a `finished_folder` a plain write will do: all is flushed in the end."""
     return f"{json.dumps(content, indent=2)}\n"
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number as JSON has it, which knows no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def finite(content: Any) -> Any:
+    """Return plain JSON content with None for every number that is not finite."""
+    if isinstance(content, Mapping):
+        return {name: finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return finite_or_none(content) if isinstance(content, float) else content
 
 
 def write_text(path: Path, content: str) -> None:

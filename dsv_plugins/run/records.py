@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +32,6 @@ __all__ = [
     "ModelRecord",
     "SelectionRecord",
     "StudyRecord",
-    "finite",
-    "finite_or_none",
     "parse_record",
     "read_aucs",
     "read_checksummed",
@@ -253,20 +250,6 @@ class ModelRecord:
     calibrated_on: str | None = None
     provider: str = ""
     plugins: Sequence[str] = ()
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """Return a number as JSON has it, which knows no NaN and no infinity."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def finite(content: Any) -> Any:
-    """Return plain JSON content with None for every number that is not finite."""
-    if isinstance(content, Mapping):
-        return {name: finite(value) for name, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    return finite_or_none(content) if isinstance(content, float) else content
 
 
 def parse_record(file: Path, kind: type[Record], content: Mapping[str, Any] | None = None) -> Record:

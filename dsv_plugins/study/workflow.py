@@ -19,10 +19,10 @@ from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.search import SearchProblem
-from dsv_plugins.run.folder import RunFolder
+from dsv_plugins.run.folder import RunFolder, finite_or_none
 from dsv_plugins.run.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.run.model import NO_CALIBRATION
-from dsv_plugins.run.records import CandidateRecord, SelectionRecord, finite_or_none, write_checksummed
+from dsv_plugins.run.records import CandidateRecord, SelectionRecord, write_checksummed
 from dsv_plugins.run.remote_copy import RemoteCopy
 from dsv_plugins.run.run import Run, claim
 from dsv_plugins.study.check import make_observers

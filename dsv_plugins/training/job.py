@@ -16,7 +16,7 @@ from dsv_plugins.errors import too_late
 from dsv_plugins.plugins.interfaces import DetectorEncoder, Progress
 from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.plugins.registry import Registry, build_registry
 from dsv_plugins.run.artifacts import EvaluationFolder, load_features, save_features
 from dsv_plugins.run.folder import RunFolder, finished_folder
 from dsv_plugins.run.progress import TrainingProgress, write_progress
@@ -102,10 +102,10 @@ def train_candidate(job: Job) -> float:
     """Evaluate the job's candidate and write the evaluation into the run folder; returns the seconds it took."""
     started = time.monotonic()
     run, candidate, dataset = RunFolder(job.run), job.candidate, job.dataset()
-    augmentation = make_augmentation(build_registry(job.plugins), candidate)
     curve: list[tuple[int, float]] = []
     progress = _reporter(run, candidate.id, curve, timeout=job.timeout)
-    with _new_detector(job) as (detector, label):
+    with _new_detector(job) as (detector, label, registry):
+        augmentation = make_augmentation(registry, candidate)
         if job.starts_from is not None:
             detector.load(job.starts_from)
         _reuse_features(detector, dataset, job)
@@ -138,7 +138,7 @@ def train_shared_start(job: Job) -> float:
     """Train what the job's candidate stands for, and keep it in the run folder; returns the seconds it took."""
     started = time.monotonic()
     run, dataset = RunFolder(job.run), job.dataset()
-    with _new_detector(job) as (detector, _):
+    with _new_detector(job) as (detector, _, _):
         progress = _reporter(run, job.candidate.id, [])
         _reuse_features(detector, dataset, job)
         detector.fit_shared_start(dataset.train, seed=job.candidate.seed, progress=progress)
@@ -171,20 +171,20 @@ def compute_frozen_features(job: Job) -> float:
     pixels: Tensor = getattr(job.dataset(), images)
     assert job.frozen is not None
     target = RunFolder(job.run).frozen_features(job.frozen, images)
-    with _new_detector(job) as (detector, _), finished_folder(target) as folder:
+    with _new_detector(job) as (detector, _, _), finished_folder(target) as folder:
         parts = (detector.frozen_features(some) for some in torch.split(pixels, FROZEN_BATCH))
         save_features(folder, parts, len(pixels))
     return time.monotonic() - started
 
 
 @contextlib.contextmanager
-def _new_detector(job: Job) -> Iterator[tuple[DetectorEncoder, str]]:
-    """Make the job's detector, to be worked with in the block; what it raises there names its label."""
+def _new_detector(job: Job) -> Iterator[tuple[DetectorEncoder, str, Registry]]:
+    """Make the job's detector, with its label and the registry; what it raises in the block names the label."""
     registry = build_registry(job.plugins)
     detector = make_detector(registry, job.candidate)
     label = registry.label(DetectorEncoderPlugin, job.candidate.detector)
     with wrap_errors(label), threads(job.threads):
-        yield detector, label
+        yield detector, label, registry
 
 
 def _reuse_features(detector: DetectorEncoder, dataset: Dataset, job: Job) -> None:

@@ -60,7 +60,7 @@ def test_a_program_of_torch_at_the_rate_that_was_asked_for(calibrated: Path, tmp
     [
         (["--out", "no-such-folder/model.onnx"], "its folder is not there; make it first"),
         (["--false-alarms", "1.5"], "--false-alarms is 1.5; give a rate between 0 and 1"),
-        (["--false-alarms", "0.1"], "no false-alarm rate can be promised: no good images were kept out"),
+        (["--false-alarms", "0.1"], "no false-alarm rate can be promised: no good images were held out"),
         (["--format", "caffe"], "caffe"),
     ],
 )

@@ -74,7 +74,7 @@ def test_pictures_have_the_size_of_the_image(tmp_path: Path):
     settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial"}
     made = select(tmp_path / "train/good", tmp_path / "test", out=tmp_path / "run", **settings)
     scored = dsv_here(
-        "score", made.run, tmp_path / "test", "--heatmaps", tmp_path / "heat", "--masks", tmp_path / "masks"
+        "score", made.path, tmp_path / "test", "--heatmaps", tmp_path / "heat", "--masks", tmp_path / "masks"
     )
     assert scored.returncode == 0, scored.stderr
     for folder in ("heat", "masks"):
@@ -91,7 +91,7 @@ def test_pictures_have_the_size_of_the_image(tmp_path: Path):
 def test_masks_need_good_images_that_were_kept_out(spoiled: Path, tmp_path: Path):
     settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial", "holdout": 0}
     made = select(spoiled / "train/good", spoiled / "test", out=tmp_path / "run", **settings)
-    scored = dsv_here("score", made.run, spoiled / "test", "--masks", tmp_path / "masks")
+    scored = dsv_here("score", made.path, spoiled / "test", "--masks", tmp_path / "masks")
     assert scored.returncode == 2
     assert "no mask can be drawn: the study kept no good images out" in scored.stderr
 
@@ -129,7 +129,7 @@ def test_a_detector_without_heatmaps_is_no_error(tmp_path: Path):
         executor="serial",
         out=tmp_path / "run",
     )
-    scored = dsv_here("score", made.run, task / "test", "--heatmaps", tmp_path / "heat")
+    scored = dsv_here("score", made.path, task / "test", "--heatmaps", tmp_path / "heat")
     assert scored.returncode == 0
     assert f"note: the detector {DETECTOR!r} has no heatmaps, so none are written\n" in scored.stderr
     assert len(scored.stdout.splitlines()) == 9

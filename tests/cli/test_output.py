@@ -24,7 +24,7 @@ from dsv_plugins import (
     select,
 )
 from dsv_plugins.cli.output import output, own_output
-from dsv_plugins.run.records import finite
+from dsv_plugins.run.folder import finite
 
 NOISY = """
 import ctypes, subprocess

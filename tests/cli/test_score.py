@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,7 @@ def test_too_few_good_images_give_scores_and_one_line_that_says_what_to_do(tmp_p
     task = make_task(tmp_path / "task")
     arguments = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--grid", "patch_size=0.1"]
     selected = dsv_here("select", task, *arguments, "--out", tmp_path / "run")
-    assert "note: no image can be called anomalous: no good images were kept out" in selected.stdout
+    assert "note: no image can be called anomalous: no good images were held out" in selected.stdout
     completed = dsv_here("score", tmp_path / "run", task / "test")
     assert completed.returncode == 0
     (note,) = completed.stderr.splitlines()
@@ -198,13 +199,20 @@ def test_too_few_good_images_give_scores_and_one_line_that_says_what_to_do(tmp_p
 
 
 def test_a_full_disk_leaves_the_older_file_whole(run: Path, images: Path, tmp_path: Path):
-    target = tmp_path / "scores.csv"
-    target.write_text("older")
-    (tmp_path / ".scores.csv.partial").symlink_to("/dev/full")
-    completed = dsv_here("score", run, images, "--out", target)
-    assert completed.returncode != 0
-    assert "cannot be written (No space left on device)" in completed.stderr
-    assert target.read_text() == "older"
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        target = disk / "scores.csv"
+        target.write_text("older")
+        (disk / "rest").write_bytes(bytes(4096))
+        completed = dsv_here("score", run, images, "--out", target)
+        assert completed.returncode != 0
+        assert "cannot be written (No space left on device)" in completed.stderr
+        assert target.read_text() == "older"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_nothing_readable_is_a_failure(run: Path, tmp_path: Path):

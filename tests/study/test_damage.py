@@ -77,9 +77,10 @@ def evaluated(run: Path) -> str:
 
 
 def flip(file: Path) -> None:
-    """Change one bit: of a digit in the first half of JSON, so that it is still JSON, or of the last byte."""
+    """Change one bit: of a leading digit in the first half of JSON, which makes it another value, or of the last byte."""
     content = bytearray(file.read_bytes())
-    digits = [place for place, byte in enumerate(content[: len(content) // 2]) if chr(byte).isdigit()]
+    half = content[: len(content) // 2].decode("latin-1")
+    digits = [place for place in range(1, len(half)) if half[place].isdigit() and not half[place - 1].isdigit()]
     content[digits[-1] if file.suffix == ".json" else -1] ^= 1
     file.write_bytes(content)
 

@@ -476,4 +476,4 @@ def test_a_study_of_wide_images_keeps_their_aspect(tmp_path: Path):
     torch.testing.assert_close(
         module(torch.from_numpy(stored).float() / 255)[0], prediction.scores, rtol=1e-3, atol=1e-3
     )
-    assert select(**folders, out=tmp_path / "run", **settings).run == result.path  # taken as stored
+    assert select(**folders, out=tmp_path / "run", **settings).path == result.path  # taken as stored
