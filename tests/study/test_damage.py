@@ -77,7 +77,7 @@ def evaluated(run: Path) -> str:
 
 
 def flip(file: Path) -> None:
-    """Change one bit: of a leading digit in the first half of JSON, which makes it another value, or of the last byte."""
+    """Change one bit: of the last byte, or of a leading digit in the first half of JSON, which is another value."""
     content = bytearray(file.read_bytes())
     half = content[: len(content) // 2].decode("latin-1")
     digits = [place for place in range(1, len(half)) if half[place].isdigit() and not half[place - 1].isdigit()]

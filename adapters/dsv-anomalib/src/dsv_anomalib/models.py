@@ -36,7 +36,10 @@ def detector_of(model: Model) -> tuple[str, str, tuple[object, ...]]:
         return DETECTOR, NATIVE, ()
     if model in plain_detectors():
         return str(model), NATIVE, ()
-    entry = find(model) if isinstance(model, (str, type, Entry)) else _entry_of(model)
+    if isinstance(model, (str, type, Entry)):
+        entry = find(model, trained_on_pseudo_anomalies=False)
+    else:
+        entry = _entry_of(model)
     return (
         f"{PREFIX}{entry.name}",
         entry.default_augmentation,

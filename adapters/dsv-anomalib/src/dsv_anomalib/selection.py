@@ -134,7 +134,7 @@ def select(
     made = [registry.create(DetectorEncoderPlugin, name, _params_of(name, detectors, params)) for name in detectors]
     if len(models) == 1 and detectors[0].startswith(PREFIX) and not (made[0].learns_from_augmentation or space):
         raise InputError(
-            f"{detectors[0].removeprefix(PREFIX)} has no augmentation to select; give values of its arguments, as "
+            f"{getattr(model, '__name__', model)} has no augmentation to select; give values of its arguments, as "
             "space={'model.NAME': [...]}, or several models"
         )
     own = {own for (_, own, _), each in zip(found, made, strict=True) if each.learns_from_augmentation}

@@ -29,8 +29,12 @@ LAYERS = ["blocks.2", "blocks.4"]
 """Of our backbone: strides 8 and 16."""
 
 
-def find(model: str | type | Entry) -> Entry:
-    """The entry of a model, given by its name or its class.
+def find(model: str | type | Entry, *, trained_on_pseudo_anomalies: bool = True) -> Entry:
+    """Return the entry of a model, given by its name or its class.
+
+    Args:
+        model: The model.
+        trained_on_pseudo_anomalies: Whether it must be such a model; others have arguments to select only.
 
     Raises:
         InputError: There is nothing to select in it, or nothing is known of it.
@@ -40,7 +44,7 @@ def find(model: str | type | Entry) -> Entry:
     names = [model] if isinstance(model, str) else [base.__name__ for base in model.__mro__]
     for name in names:
         key = _key(name)
-        for entry in (*ENTRIES, *RIVALS):
+        for entry in ENTRIES if trained_on_pseudo_anomalies else (*ENTRIES, *RIVALS):
             if key in (_key(entry.name), _key(entry.path)):
                 return entry
         for refused, reason in REFUSED.items():
