@@ -202,7 +202,6 @@ class Schedule:
                 if isinstance(outcome.error, (StoreError, WorkerError)):  # the fault of no candidate
                     raise outcome.error
                 if outcome.note:
-                    self._log.record("noted", candidate=candidate.id, message=outcome.note)
                     self._log.note(f"{candidate}: {outcome.note}")
                 yield candidate, outcome
 

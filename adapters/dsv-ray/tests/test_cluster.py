@@ -124,8 +124,8 @@ def test_a_worker_that_is_killed_is_replaced(out):
     notes = Notes()
     study(out / "ray").run(notes)
     assert trainings() == {**dict.fromkeys(SIZES, 1), 0.2: 2}
-    (note,) = events(out / "ray", "noted")
-    assert note["message"].startswith("begun 2 times, since a worker or its node died; on ")
+    (note,) = [event for event in events(out / "ray", "noted") if "begun" in event["message"]]
+    assert note["message"].startswith("shade(size=0.2): begun 2 times, since a worker or its node died; on ")
     assert notes.lines[0].startswith("shade(size=0.2): begun 2 times")
     study(out / "serial", "serial").run()
     assert written(out / "ray") == written(out / "serial")
@@ -207,8 +207,8 @@ def test_a_node_that_is_killed_is_done_without(cluster, out):
     killer.join()
     (lost,) = (mark["size"] for mark in marks() if mark["node"] == "B")
     assert trainings() == {**dict.fromkeys(SIZES, 1), lost: 2}
-    (note,) = events(out / "ray", "noted")
-    assert note["message"].startswith("begun 2 times, since a worker or its node died")
+    (note,) = [event for event in events(out / "ray", "noted") if "begun" in event["message"]]
+    assert note["message"].startswith(f"shade(size={lost}): begun 2 times, since a worker or its node died")
     study(out / "serial", "serial").run()
     assert written(out / "ray") == written(out / "serial")
 
