@@ -329,6 +329,8 @@ def read_selection(run: RunFolder) -> SelectionRecord:
     known = {entry.id: entry for entry in selection.candidates}
     if not selection.choices or not {*selection.choices.values(), *selection.shares} <= known.keys():
         raise StoreError(f"{run.selection} is damaged (its choices are not among its candidates); {RESTORE}")
+    if any(known[identifier].losses.get(name) is None for name, identifier in selection.choices.items()):
+        raise StoreError(f"{run.selection} is damaged (a choice has no loss); {RESTORE}")
     return selection
 
 

@@ -94,9 +94,11 @@ class Run:
     @functools.cached_property
     def selected(self) -> Mapping[str, Choice]:
         """The choice of each selector, the deciding one first."""
+        chosen = {name: self.by_id[identifier] for name, identifier in self.selection.choices.items()}
         return {
-            name: Choice(self.by_id[identifier].candidate, self.by_id[identifier].losses[name] or 0.0)
-            for name, identifier in self.selection.choices.items()
+            name: Choice(entry.candidate, loss)
+            for name, entry in chosen.items()
+            if (loss := entry.losses[name]) is not None  # reading has checked that none is
         }
 
     @property

@@ -178,6 +178,16 @@ def test_a_candidate_that_is_none_leads_nowhere(run, candidate):
         report.build(Run(run))
 
 
+def test_a_choice_without_a_loss_is_no_choice(run):
+    content = json.loads((run / "selection.json").read_text())
+    del content["checksum"]
+    for entry in content["candidates"]:
+        entry["losses"] = {}
+    write_checksummed(run / "selection.json", content)
+    with pytest.raises(StoreError, match=r"selection\.json is damaged \(a choice has no loss\); run the same"):
+        report.build(Run(run))
+
+
 ODD_LINES = [b"\xff\xfe", b"5", b"{}", b"[", b"[" * 100_000, b'{"event": "finished"}', b'{"event": ["started"]}']
 ODD_LINES += [b'{"event": "finished", "candidate": "x", "updates": 1, "seconds": NaN}', b'{"event": "star']
 
