@@ -25,6 +25,7 @@ __all__ = [
     "Embeddings",
     "Evaluation",
     "Health",
+    "Levels",
     "Scores",
     "Size",
     "candidate_label",
@@ -47,6 +48,8 @@ SEPARABILITY_CAP = 0.5
 
 Size = int | tuple[int, int]
 """Height and width of images; one number if they are square."""
+Levels = tuple[int, int]
+"""The values of sixteen-bit pixels that become black and white in eight bits."""
 
 
 def height_and_width(size: Size) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import label
 
-from dsv_plugins.data.images import FORMATS
 from dsv_plugins.errors import InputError, reason_of
+from dsv_plugins.pixels import FORMATS
 from dsv_plugins.run.artifacts import open_images, read_image_index
 from dsv_plugins.run.folder import RunFolder
 

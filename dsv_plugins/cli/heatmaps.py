@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from dsv_plugins.data.images import decode
 from dsv_plugins.data.overlay import overlay
 from dsv_plugins.errors import InputError
+from dsv_plugins.pixels import decode
+from dsv_plugins.types import Levels
 
 __all__ = ["PictureFolder", "mask_above", "overlay_of"]
 
@@ -46,10 +47,12 @@ class PictureFolder:
         path: The folder; it is made if it is missing.
         draw: Makes a picture.
         option: The option that named the folder.
+        levels: As for `decode`.
     """
 
-    def __init__(self, path: Path, draw: Draw, option: str) -> None:
+    def __init__(self, path: Path, draw: Draw, option: str, levels: Levels | None) -> None:
         self._path = path
+        self._levels = levels
         self._draw = draw
         self._names: set[str] = set()
         try:
@@ -60,7 +63,7 @@ class PictureFolder:
     def write(self, files: Sequence[Path], heatmaps: Tensor) -> None:
         """Write the pictures of some images."""
         for file, heat in zip(files, heatmaps.numpy(), strict=True):
-            self._draw(decode(file, None), heat).save(self._path / f"{self._name(file)}.png")
+            self._draw(decode(file, None, levels=self._levels), heat).save(self._path / f"{self._name(file)}.png")
 
     def _name(self, file: Path) -> str:
         """Return a name that no other image of this call has."""

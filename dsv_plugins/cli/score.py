@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dsv_plugins.cli.heatmaps import PictureFolder
     from dsv_plugins.run.model import Model
-    from dsv_plugins.types import Size
+    from dsv_plugins.run.records import ModelRecord
 
 __all__ = ["add_arguments", "run"]
 
@@ -99,8 +99,12 @@ def _files(arguments: Namespace) -> list[Path]:
     return [
         file
         for path in given
-        for file in ([path] if os.path.lexists(path) and not path.is_dir() else find_images(path))
+        for file in ([path] if os.path.lexists(path) and not path.is_dir() else find_images(path, _note))
     ]
+
+
+def _note(line: str) -> None:
+    print(f"note: {line}", file=sys.stderr)
 
 
 def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
@@ -109,15 +113,19 @@ def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
 
     record = model.record
     if record.heat_scale is None and (arguments.heatmaps or arguments.masks):
-        print(f"note: the detector {record.detector!r} has no heatmaps, so none are written", file=sys.stderr)
+        _note(f"the detector {record.detector!r} has no heatmaps, so none are written")
         return []
     folders = []
     if arguments.heatmaps and record.heat_scale is not None:
-        folders.append(PictureFolder(Path(arguments.heatmaps), overlay_of(record.heat_scale), "--heatmaps"))
+        folders.append(
+            PictureFolder(Path(arguments.heatmaps), overlay_of(record.heat_scale), "--heatmaps", record.levels)
+        )
     if arguments.masks:
         if record.heat_threshold is None:
             raise InputError("no mask can be drawn: the study kept no good images out, so it has no threshold for heat")
-        folders.append(PictureFolder(Path(arguments.masks), mask_above(record.heat_threshold), "--masks"))
+        folders.append(
+            PictureFolder(Path(arguments.masks), mask_above(record.heat_threshold), "--masks", record.levels)
+        )
     return folders
 
 
@@ -127,7 +135,7 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
     from dsv_plugins.data.images import find_images
 
     folder = Path(arguments.recalibrate)
-    rows = list(_scored(model, find_images(folder), skip_bad=arguments.skip_bad))
+    rows = list(_scored(model, find_images(folder, _note), skip_bad=arguments.skip_bad))
     scores = torch.tensor([score for _, score in rows], dtype=torch.float64)
     return model.recalibrated(scores, folder, arguments.false_alarms)
 
@@ -152,14 +160,14 @@ def _tell(model: Model, arguments: Namespace) -> None:
         if model.record.calibrated_on is None:
             notes += model.record.warnings
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        _note(note)
 
 
 def _scored(
     model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder] = ()
 ) -> Iterator[tuple[Path, float]]:
     """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
-    for batch, pixels in _decoded(files, model.record.image_size, skip_bad=skip_bad):
+    for batch, pixels in _decoded(files, model.record, skip_bad=skip_bad):
         found = model.predict(pixels, heatmaps=bool(pictures), names=batch)
         yield from zip(batch, found.scores.tolist(), strict=True)
         for folder in pictures:
@@ -167,7 +175,7 @@ def _scored(
             folder.write(batch, found.heatmaps)
 
 
-def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
+def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> Iterator[tuple[list[Path], Tensor]]:
     """Yield the images, some at a time, with their files."""
     import numpy as np
     import torch
@@ -176,7 +184,7 @@ def _decoded(files: Sequence[Path], size: Size, *, skip_bad: bool) -> Iterator[t
 
     console = Console(stderr=True)
     outcomes = track(
-        decode_all(files, size, lambda line: print(f"note: {line}", file=sys.stderr)),
+        decode_all(files, record.image_size, _note, levels=record.levels),
         description="scoring",
         total=len(files),
         console=console,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from dsv_plugins.data.images import BadFile, ImageFile, Survey, median_aspect, survey, write_pixels
+from dsv_plugins.data.images import BadFile, ImageFile, Survey, levels_of, median_aspect, survey, write_pixels
 from dsv_plugins.data.listing import copies_note, image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
@@ -27,7 +27,7 @@ from dsv_plugins.run.artifacts import (
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import finished_folder
 from dsv_plugins.run.records import ImageIndex
-from dsv_plugins.types import Size, size_of_same_aspect
+from dsv_plugins.types import Levels, Size, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]
 
@@ -44,6 +44,7 @@ class Dataset:
         holdout: Held-out normal images, each with another content; None if there are none.
         pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
+        levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
     """
 
     train: Tensor
@@ -51,6 +52,7 @@ class Dataset:
     holdout: Tensor | None
     pseudo: Tensor | None
     fingerprint: str
+    levels: Levels | None = None
 
 
 def prepare(
@@ -90,7 +92,7 @@ def prepare(
         pixels_of(source, size, name) if isinstance(source, TorchDataset) else source
         for name, source in (("train", train), ("test", test))
     )
-    found = [_found(source, name) for name, source in (("train", train), ("test", test))]
+    found = [_found(source, name, note) for name, source in (("train", train), ("test", test))]
     loaded: Size = size
     if keeps_aspect and not isinstance(train, Tensor):
         loaded = size_of_same_aspect(median_aspect([file.path for file in found[0][0]]), 1, size)
@@ -102,6 +104,9 @@ def prepare(
     copies = copies_note(found[0][0])
     if note is not None and copies is not None and "holdout" in listing.files:
         note(copies)
+    levels = None if isinstance(train, Tensor) else levels_of([file.path for file in listing.files["train"]])
+    if note is not None and levels is not None:
+        note(f"images of 16 bits are read from {levels[0]:,} to {levels[1]:,}: the range of the train images, and more")
 
     with finished_folder(folder) as partial:
         kept = {}
@@ -112,7 +117,7 @@ def prepare(
                 kept[name] = files
             else:
                 report = None if progress is None else functools.partial(progress, name)
-                kept[name], unreadable = write_pixels(files, loaded, target, report, note)
+                kept[name], unreadable = write_pixels(files, loaded, target, report, note, levels=levels)
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
                 bad += unreadable
@@ -127,7 +132,7 @@ def prepare(
             kept["pseudo"] = kept["holdout"]
         files_by_set = {name: [str(file.path) for file in files] for name, files in kept.items()}
         left_out = [(str(file.path), file.reason) for file in bad]
-        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out))
+        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out, levels))
     return bad
 
 
@@ -136,14 +141,15 @@ def open_dataset(folder: Path) -> Dataset:
     index = read_image_index(folder)
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
-    return Dataset(images["train"], images["test"], images.get("holdout"), images.get("pseudo"), index.fingerprint)
+    held_out, pseudo = images.get("holdout"), images.get("pseudo")
+    return Dataset(images["train"], images["test"], held_out, pseudo, index.fingerprint, index.levels)
 
 
-def _found(source: Source, name: str) -> Survey:
+def _found(source: Source, name: str, note: Callable[[str], None] | None) -> Survey:
     """Return the images of a source ordered by the hash of their content; those of a tensor go by their index."""
     if not isinstance(source, Tensor):
         assert not isinstance(source, TorchDataset)
-        return survey(image_files(source))
+        return survey(image_files(source, note))
     if source.dtype != torch.uint8 or source.ndim != 4:
         raise InputError(
             f"the {name} images are a {source.dtype} tensor of shape {tuple(source.shape)}; "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,47 +18,48 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from dsv_plugins.data.image_warnings import collecting_warnings, warnings_of_pillow
 from dsv_plugins.errors import InputError, StoreError, one_line
+from dsv_plugins.pixels import (
+    FORMATS,
+    SIXTEEN_BITS,
+    Note,
+    Pixels,
+    decode,
+    has_sixteen_bits,
+    is_turned,
+    require_file,
+    why_unreadable,
+)
 from dsv_plugins.run.folder import checksum
-from dsv_plugins.types import Size, height_and_width
+from dsv_plugins.types import Levels, Size, height_and_width
 
 __all__ = [
-    "FORMATS",
     "IMAGE_SUFFIXES",
     "BadFile",
     "ImageFile",
     "Survey",
-    "decode",
     "decode_all",
     "find_images",
+    "levels_of",
     "median_aspect",
     "split_folder",
     "survey",
     "write_pixels",
 ]
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
-"""What is read, whatever a file is named: for others, such as EPS, Pillow would start another program."""
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".j2k", ".pgm", ".ppm"})
 CHANNELS = 3
 MEGABYTE = 1_000_000
-SIXTEEN_TO_EIGHT_BITS = 257
-DRAFT = 2
-"""A JPEG is decoded at no less than so many times the size that is needed: the resizing still does the smoothing."""
-ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)
-"""The tag of a photo that says how the camera was held, and its values if height and width are swapped."""
+MORE_LEVELS = 0.25
+"""Of the range of good sixteen-bit images, added at both ends."""
 AHEAD = 32
 """Images that each thread may decode before they are needed."""
 
 DecodeProgress = Callable[[int, int], None]
 """Called while images are decoded, with the images done and the images there are."""
-Note = Callable[[str], None]
-"""Called with a line about what a user should know of a file that could be read."""
-Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,13 @@ def split_folder(folder: Path) -> tuple[Path, Path]:
     return train / "good" if (train / "good").is_dir() else train, test
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Return every image below a folder, at any depth, in the order of their names; hidden files are skipped."""
+def find_images(folder: Path, note: Note | None = None) -> list[Path]:
+    """Return every image below a folder, at any depth, in the order of their names; hidden files are skipped.
+
+    Args:
+        folder: The folder.
+        note: Called with how many files of other kinds are in it, if there are any.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give a folder of images")
     files = list(_walk(folder))
@@ -109,6 +114,9 @@ def find_images(folder: Path) -> list[Path]:
         kinds = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
         others = f"; the {len(files)} files in it, such as {files[0].name}, are of other kinds" if files else ""
         raise InputError(f"{folder} holds no images{others}; give a folder with files of kind {kinds}")
+    if note is not None and len(images) < len(files):
+        example = min(set(files) - set(images))
+        note(f"{len(files) - len(images)} of the files in {folder} are no images and left out, such as {example}")
     return images
 
 
@@ -117,10 +125,10 @@ def survey(paths: Sequence[Path]) -> Survey:
 
     def digested(path: Path) -> ImageFile | BadFile:
         try:
-            _require_file(path)
+            require_file(path)
             return ImageFile(path, checksum(path))
         except OSError as error:
-            return BadFile(path, f"cannot be read ({_reason(error)})")
+            return BadFile(path, f"cannot be read ({why_unreadable(error)})")
 
     with ThreadPoolExecutor() as pool:
         outcomes = list(pool.map(digested, paths))
@@ -137,45 +145,42 @@ def median_aspect(paths: Sequence[Path]) -> float:
 
 def _aspect(path: Path) -> float | None:
     try:
-        _require_file(path)
+        require_file(path)
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
-            return float(width / height if _is_turned(image) else height / width)
+            return float(width / height if is_turned(image) else height / width)
     except Exception:  # what is wrong with it is said when it is decoded
         return None
 
 
-def decode(path: Path, size: Size | None, note: Note | None = None) -> Pixels:
-    """Return one image as (channels, height, width), from any depth, colours and orientation.
+def levels_of(paths: Sequence[Path]) -> Levels | None:
+    """Return which values of sixteen bits become black and white, from images that are good; None if none has so many.
 
-    Args:
-        path: The file.
-        size: Height and width to which it is resized; None to leave it as large as it is.
-        note: Called if the file has more images than the one that is read.
-
-    Raises:
-        InputError: The file is no image of a format that is read, or is damaged.
+    That is the range of their values, and a part of it more at both ends: a defect may be darker or brighter.
     """
-    try:
-        _require_file(path)
-        with Image.open(path, formats=FORMATS) as image:
-            # The second image of a photo (MPO) is a preview or a depth map, which nobody misses.
-            if note is not None and image.format != "MPO" and getattr(image, "is_animated", False):
-                note("it has several pages or frames, and only the first is read")
-            if size is None:
-                resized = _as_rgb(ImageOps.exif_transpose(image))
-            else:
-                height, width = height_and_width(size)
-                resized = _as_rgb(_upright(image, height, width)).resize((width, height), Image.Resampling.BILINEAR)
-    # Pillow raises SyntaxError, ValueError, EOFError and others on damaged files, depending on where the damage is.
-    except Exception as error:
-        raise InputError(f"{path} cannot be read as an image ({_reason(error)})") from error
-    pixels: Pixels = np.asarray(resized).transpose(2, 0, 1)
-    return pixels
+
+    def ends(path: Path) -> Levels | None:
+        try:
+            require_file(path)
+            with warnings_of_pillow(), Image.open(path, formats=FORMATS) as image:
+                if not has_sixteen_bits(image):
+                    return None
+                values = np.asarray(image)
+                return int(values.min()), int(values.max())
+        except Exception:  # what is wrong with it is said when it is decoded
+            return None
+
+    with collecting_warnings(), ThreadPoolExecutor() as pool:
+        found = [each for each in pool.map(ends, paths) if each is not None]
+    if not found:
+        return None
+    lowest, highest = min(low for low, _ in found), max(high for _, high in found)
+    more = max(1, round((highest - lowest) * MORE_LEVELS))
+    return max(SIXTEEN_BITS[0], lowest - more), min(SIXTEEN_BITS[1], highest + more)
 
 
 def decode_all(
-    paths: Sequence[Path], size: Size, note: Note | None = None
+    paths: Sequence[Path], size: Size, note: Note | None = None, *, levels: Levels | None = None
 ) -> Iterator[tuple[Path, Pixels | InputError]]:
     """Yield each image or what is wrong with it, in order. Others are decoded meanwhile, but no more than some.
 
@@ -183,12 +188,13 @@ def decode_all(
         paths: The files.
         size: Height and width.
         note: Called with what a user should know of a file, such as what Pillow warns of.
+        levels: As for `decode`.
     """
 
     def attempt(path: Path) -> tuple[Pixels | InputError, list[str]]:
         with warnings_of_pillow() as messages:
             try:
-                return decode(path, size, messages.append), messages
+                return decode(path, size, levels=levels, note=messages.append), messages
             except InputError as error:
                 return error, []
 
@@ -214,6 +220,8 @@ def write_pixels(
     target: Path,
     progress: DecodeProgress | None = None,
     note: Note | None = None,
+    *,
+    levels: Levels | None = None,
 ) -> tuple[list[ImageFile], list[BadFile]]:
     """Decode images, in parallel, into an `.npy` file; return the good files and the bad ones.
 
@@ -228,7 +236,7 @@ def write_pixels(
     _check_space(target, len(files) * int(np.prod(shape)))
     with target.open("wb") as content:
         _write_header(content, (len(files), *shape))
-        decoded = decode_all([file.path for file in files], size, note)
+        decoded = decode_all([file.path for file in files], size, note, levels=levels)
         for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
             if isinstance(outcome, InputError):
                 bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
@@ -264,58 +272,3 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name).resolve() not in seen]
         seen.update(Path(parent, name).resolve() for name in folders)
         yield from (Path(parent, name) for name in names if not name.startswith("."))
-
-
-def _require_file(path: Path) -> None:
-    """Refuse what would never end, such as a pipe or a link to a device, and say what is wrong with a link.
-
-    Raises:
-        OSError: It cannot be read as a file.
-    """
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise OSError(f"it is a link to {os.readlink(path)}, which is not there") from None
-        raise
-    if not stat.S_ISREG(mode):
-        raise OSError("it is a folder, a pipe, a socket or a device")
-
-
-def _upright(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Return the decoded image as the camera was held.
-
-    A JPEG is decoded at a half, a quarter or an eighth if that is enough, which is far faster. It is resized before it
-    is turned: its decoded pixels may reach beyond the picture by a part of a pixel, and Pillow says how far.
-    """
-    if _is_turned(image):
-        height, width = width, height
-    drafted = image.draft(None, (DRAFT * width, DRAFT * height))
-    image.load()
-    if drafted is not None:
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box=drafted[1])
-    ImageOps.exif_transpose(image, in_place=True)
-    return image
-
-
-def _is_turned(image: Image.Image) -> bool:
-    """Return whether height and width are swapped when the image is shown as the camera was held."""
-    return image.getexif().get(ORIENTATION, 1) in TURNED
-
-
-def _as_rgb(image: Image.Image) -> Image.Image:
-    """Return eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        values = np.asarray(image).astype(np.int64)
-        return Image.fromarray((values.clip(0, 65535) // SIXTEEN_TO_EIGHT_BITS).astype(np.uint8)).convert("RGB")
-    if image.mode == "F":
-        raise ValueError("it has floating-point pixels, whose scale is unknown; save it with 8 or 16 bits")
-    if image.mode == "RGB":
-        return image  # `convert` would copy it
-    return image.convert("RGBA").convert("RGB") if image.mode == "P" else image.convert("RGB")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or a damaged one"
-    return one_line(getattr(error, "strerror", None) or str(error)) or type(error).__name__

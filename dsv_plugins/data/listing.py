@@ -18,6 +18,7 @@ import numpy as np
 from dsv_plugins.calibration import images_to_keep_out
 from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, find_images
 from dsv_plugins.errors import InputError, describe_error, shown
+from dsv_plugins.pixels import Note
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Size
 
@@ -69,8 +70,12 @@ def list_images(
     return Listing(files, bad, _fingerprint(size, files))
 
 
-def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
+def image_files(source: Path | str | Sequence[Path | str], note: Note | None = None) -> list[Path]:
     """Return the files of a source, in the order of their names.
+
+    Args:
+        source: A folder, a pattern, a list of paths or a file with such a list.
+        note: Called with how many files of a folder are no images.
 
     Raises:
         InputError: There are none, or the source is nothing that we know.
@@ -78,7 +83,7 @@ def image_files(source: Path | str | Sequence[Path | str]) -> list[Path]:
     if isinstance(source, (Path, str)):
         path = Path(source)
         if path.is_dir():
-            return find_images(path)
+            return find_images(path, note)
         if path.suffix.lower() in LISTS:
             return _listed_in(path)
         if glob.has_magic(str(source)):

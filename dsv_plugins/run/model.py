@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, UnknownPluginError
+from dsv_plugins.pixels import pixels_of
 from dsv_plugins.plugins.interfaces import DetectorEncoder
 from dsv_plugins.plugins.plugin_errors import wrap_errors
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
@@ -25,7 +27,6 @@ from dsv_plugins.run.artifacts import MODEL_HEATMAPS, load_if_any
 from dsv_plugins.run.ensemble import Ensemble, Member, frozen_part_name
 from dsv_plugins.run.folder import MANIFEST, RunFolder, finished_folder, json_text
 from dsv_plugins.run.records import MODEL_RECORD, ModelRecord, read_model
-from dsv_plugins.transforms import check_pixels
 
 __all__ = [
     "NO_CALIBRATION",
@@ -39,6 +40,9 @@ __all__ = [
 Array = NDArray[Any]
 Trained = DetectorEncoder | Ensemble
 """What judges new images."""
+Image = Path | str | PIL.Image.Image | Array | Tensor
+Images = Image | Sequence[Image]
+"""What can be judged."""
 
 HELD_OUT = "held-out-scores.npy"
 NO_CALIBRATION = (
@@ -84,24 +88,25 @@ class Model:
     false_alarms: float | None
     changed: str = ""
 
-    def predict(self, images: Tensor, *, heatmaps: bool = True, names: Sequence[object] = ()) -> Prediction:
-        """Judge images of shape (images, 3, height, width), as uint8 or from 0 to 1; some hundred at a time.
+    def predict(self, images: Images, *, heatmaps: bool = True, names: Sequence[object] = ()) -> Prediction:
+        """Judge images, some hundred at a time, as `dsv score` judges their files.
 
         Args:
-            images: The images.
+            images: A path, a PIL image, a uint8 array of shape (height, width, 3), a tensor of shape (3, height, width)
+                as uint8 or from 0 to 1, or several of these; all of any size, RGB.
             heatmaps: Whether to say where they are unusual, too.
             names: What messages call each image, such as its file.
 
         Raises:
-            InputError: The images have other values.
+            InputError: An image cannot be read, is something else, or has other values.
             PluginError: The detector failed.
             TrainingError: It gives an image a score that is not finite.
         """
-        check_pixels(images)
+        pixels = pixels_of(images, self.record.image_size, self.record.levels)
         with wrap_errors(f"detector_encoder {self.record.detector!r}"):
-            self.detector.prepare(images)
-            scores = self.detector.score(images)
-            heat = self.detector.heatmap(images) if heatmaps else None
+            self.detector.prepare(pixels)
+            scores = self.detector.score(pixels)
+            heat = self.detector.heatmap(pixels) if heatmaps else None
         for place, score in enumerate(scores.tolist()):
             if not math.isfinite(score):
                 name = names[place] if names else f"image {place}"

@@ -19,7 +19,7 @@ from dsv_plugins.calibration import Findings
 from dsv_plugins.errors import StoreError, shown
 from dsv_plugins.run.checksums import RESTORE, verify
 from dsv_plugins.run.folder import FORMAT, RunFolder, read_json, write_json
-from dsv_plugins.types import Candidate, Health, Size
+from dsv_plugins.types import Candidate, Health, Levels, Size
 
 __all__ = [
     "AUCRecord",
@@ -69,11 +69,13 @@ class ImageIndex:
         fingerprint: A hash of the images, their order and their size.
         files: The file of each image of each set, in the order of the arrays.
         bad: The files that were left out, each with the reason.
+        levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
     """
 
     fingerprint: str
     files: Mapping[str, Sequence[str]]
     bad: Sequence[tuple[str, str]] = ()
+    levels: Levels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class ModelRecord:
         params: Hyperparameters of the augmentation.
         selector: Name of the selector that chose it.
         image_size: The size at which it takes images; height and width if they are not square.
+        levels: The values of sixteen bits that become black and white; None for the lowest and the highest.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
         heat_threshold: The heat above which a patch counts as unusual; None if that is not known.
         candidate: Ids of the candidates that it is made of, the updates they were trained for, and the share of each.
@@ -240,6 +243,7 @@ class ModelRecord:
     image_size: Size
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
+    levels: Levels | None = None
     heat_scale: tuple[float, float] | None = None
     heat_threshold: float | None = None
     candidate: str = ""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from dsv_plugins.calibration import Calibration
+from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.overlay import heat_scale
 from dsv_plugins.plugins.interfaces import DetectorEncoder
 from dsv_plugins.plugins.plugin_errors import wrap_errors
@@ -29,7 +30,7 @@ from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.settings import CHOICE, ENSEMBLE, WEIGHTED
-from dsv_plugins.types import Candidate, Evaluation, Size
+from dsv_plugins.types import Candidate, Evaluation
 
 __all__ = ["Kept", "keep_model", "kept_candidates"]
 
@@ -78,7 +79,7 @@ def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verd
 def keep_model(
     plan: Plan,
     folder: RunFolder,
-    size: Size,
+    dataset: Dataset,
     chosen: Candidate,
     kept: Kept,
     *,
@@ -90,7 +91,7 @@ def keep_model(
     Args:
         plan: The study.
         folder: Its run folder.
-        size: The size at which it takes images.
+        dataset: The images of the study.
         chosen: The choice of the deciding selector.
         kept: What becomes the model.
         schedule: Which says how far each candidate is trained.
@@ -105,7 +106,8 @@ def keep_model(
         augmentation=chosen.augmentation,
         params=chosen.augmentation_params,
         selector=plan.settings.selectors[0],
-        image_size=size,
+        image_size=plan.size_of(dataset),
+        levels=dataset.levels,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
         heat_threshold=None if heatmaps is None else _heat_threshold(heatmaps, scores),
         candidate=",".join(

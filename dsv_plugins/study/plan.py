@@ -151,6 +151,8 @@ class Plan:
     def size_of(self, dataset: Dataset) -> Size:
         """Return the size at which the detector takes images."""
         height, width = dataset.train.shape[-2:]
+        if all(detector.image_size is None for detector in self.detectors.values()):
+            return height if height == width else (height, width)  # as they come, from tensors
         return size_of_same_aspect(height, width, self.image_size) if self.keeps_aspect else self.image_size
 
     def prepare_images(

@@ -88,11 +88,12 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             schedule, evaluations, verdicts, kept, findings=found, warnings=list(filter(None, (warning, *reasons)))
         )
         write_checksummed(folder.selection, asdict(selection))
-        size = plan.size_of(dataset)
-        keep_model(plan, folder, size, chosen.candidate, kept, schedule=schedule, warnings=selection.warnings)
+        keep_model(plan, folder, dataset, chosen.candidate, kept, schedule=schedule, warnings=selection.warnings)
         log.record(SELECTED, candidate=chosen.candidate.id, selector=settings.selectors[0])
         run = Run(folder.path, settings.plugins)
-        remember(settings, registry, run, size, dataset.fingerprint, [*of_inputs, *log.notes[passing:]])
+        remember(
+            settings, registry, run, plan.size_of(dataset), dataset.fingerprint, [*of_inputs, *log.notes[passing:]]
+        )
         for name, choice in run.selected.items():
             log.notify(Observer.selected, name, choice.candidate, choice.loss)
         log.notify(Observer.study_ended, run)

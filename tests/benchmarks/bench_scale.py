@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_scale.py [--images N] [--candidates N]
 
-Prints three tables: the processor time of decoding an image, now and as a whole image that is copied twice, the former
-way; what a candidate costs besides its training, from a study of many candidates whose detector only looks at
+Prints three tables: the processor time of decoding an image; what a
+candidate costs besides its training, from a study of many candidates whose detector only looks at
 brightness; and the peak memory of the driver and its workers in a selection among two candidates on N + N images with
 the default detector. Private memory is what the process alone has; the rest of its resident memory are pages of files,
 of libraries and of features on the disk, which processes share and the system may take back.
@@ -17,30 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import psutil
-from PIL import Image, ImageOps
+from PIL import Image
 
-from dsv_plugins.data.images import decode
+from dsv_plugins.pixels import decode
 
 SIZE = 192
 DECODED = 60
 TINY_PLUGINS = Path(__file__).parents[1] / "brightness.py"
 POLL_SECONDS = 0.2
 MEGABYTE = 2**20
-
-
-def whole(path: Path, size: int) -> np.ndarray:
-    """The former way to decode."""
-    with Image.open(path) as image:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        resized = upright.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(resized).transpose(2, 0, 1)
 
 
 def write_images(folder: Path, count: int, suffix: str, width: int, height: int, seed: int) -> None:
@@ -60,24 +50,15 @@ def write_images(folder: Path, count: int, suffix: str, width: int, height: int,
         list(pool.map(write, range(count)))
 
 
-def milliseconds(ways: Iterable[Callable[[Path, int], np.ndarray]], files: list[Path]) -> list[float]:
-    """The processor time of decoding an image in each way, file by file in turn."""
-    spent = dict.fromkeys(ways, 0.0)
-    for file in files:
-        for way in spent:
-            started = time.thread_time()
-            way(file, SIZE)
-            spent[way] += time.thread_time() - started
-    return [1000 * seconds / len(files) for seconds in spent.values()]
-
-
 def decoding(folder: Path) -> None:
-    print(f"| images | decoded to {SIZE} px, former way | now | ratio |\n|---|---:|---:|---:|")
+    print(f"| images | decoded to {SIZE} px |\n|---|---:|")
     for suffix, width, height in (("png", 256, 256), ("jpg", 800, 600), ("jpg", 1920, 1080), ("jpg", 4000, 3000)):
         images = folder / f"{suffix}-{width}"
         write_images(images, 10 if width == 4000 else DECODED, suffix, width, height, 0)
-        former, now = milliseconds((whole, decode), sorted(images.iterdir()))
-        print(f"| {suffix}, {width} × {height} | {former:.1f} ms | {now:.1f} ms | {former / now:.1f} |")
+        started, files = time.thread_time(), sorted(images.iterdir())
+        for file in files:
+            decode(file, SIZE)
+        print(f"| {suffix}, {width} × {height} | {1000 * (time.thread_time() - started) / len(files):.1f} ms |")
 
 
 def selected(task: Path, run: Path, *options: object) -> dict[str, list[tuple[float, float]]]:
