@@ -116,7 +116,7 @@ def score_scale(train: ArrayLike) -> tuple[float, float]:
 
 
 def combined_scores(
-    detectors: Sequence[Mapping[str, ArrayLike]], shares: Sequence[float] | None = None
+    detectors: Sequence[Mapping[str, ArrayLike]], shares: Sequence[float] | None = None, *, tiles: int = 1
 ) -> dict[str, Array]:
     """The scores of several detectors as one: the weighted mean of their scores, each standardised by its train images.
 
@@ -125,7 +125,12 @@ def combined_scores(
     Args:
         detectors: The scores of each: `train`, `test` and, if good images were kept out of training, `holdout`.
         shares: How much each counts; all alike if None.
+        tiles: How many rows are one image, whose score is the largest of theirs.
     """
+    if tiles > 1:
+        return {
+            name: scores.reshape(-1, tiles).max(axis=1) for name, scores in combined_scores(detectors, shares).items()
+        }
     if len(detectors) == 1:
         return {name: np.asarray(scores) for name, scores in detectors[0].items()}
     scales = [score_scale(scores["train"]) for scores in detectors]

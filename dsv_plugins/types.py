@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DETECTOR",
     "DETECTOR_PREFIX",
+    "SIDE_MULTIPLE",
     "Candidate",
     "Embeddings",
     "Evaluation",

@@ -31,7 +31,7 @@ ON_TERMINAL = (
 DECIDED_HERE = frozenset(
     {
         *("augmentation", "selector", "selector_params", "keep", "search", "search_params", "rungs", "rung_factor"),
-        *("seed", "skip_bad", "out"),
+        *("seed", "skip_bad", "out", "tile", "overlap"),
     }
 )
 """Settings of a study that the benchmark decides: every selector judges every candidate."""

@@ -180,7 +180,7 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
     import numpy as np
     import torch
 
-    from dsv_plugins.data.images import decode_all
+    from dsv_plugins.data.images import at_once, decode_all
 
     console = Console(stderr=True)
     outcomes = track(
@@ -192,6 +192,7 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
         disable=not console.is_terminal,
     )
     batch: list[tuple[Path, Any]] = []
+    most = at_once(BATCH, record.image_size)
     for place, (file, outcome) in enumerate(outcomes, start=1):
         if not isinstance(outcome, InputError):
             batch.append((file, outcome))
@@ -199,7 +200,7 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
             print(f"left out: {outcome}", file=sys.stderr)
         else:
             raise InputError(f"{outcome}; remove it, or leave such files out with --skip-bad") from outcome
-        if len(batch) == BATCH or (batch and place == len(files)):
+        if len(batch) == most or (batch and place == len(files)):
             yield [each for each, _ in batch], torch.from_numpy(np.stack([image for _, image in batch]))
             batch = []
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from dsv_plugins.data.images import BadFile, ImageFile, Survey, levels_of, median_aspect, survey, write_pixels
+from dsv_plugins.data.images import BadFile, ImageFile, Survey, levels_of, median_size, survey, write_pixels
 from dsv_plugins.data.listing import copies_note, image_files, list_images, stop_at
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
@@ -27,7 +27,8 @@ from dsv_plugins.run.artifacts import (
 from dsv_plugins.run.checksums import verify
 from dsv_plugins.run.folder import finished_folder
 from dsv_plugins.run.records import ImageIndex
-from dsv_plugins.types import Levels, Size, size_of_same_aspect
+from dsv_plugins.run.tiles import Loading, Tiles
+from dsv_plugins.types import Levels, size_of_same_aspect
 
 __all__ = ["Dataset", "open_dataset", "prepare"]
 
@@ -38,6 +39,8 @@ LEAST_IMAGES = 2
 class Dataset:
     """Train and test images, sorted by the hash of their content, without their file names.
 
+    If images are cut into tiles, these are the rows: those of an image after each other.
+
     Attributes:
         train: Normal images to train on, uint8.
         test: Unlabelled images, uint8.
@@ -45,6 +48,7 @@ class Dataset:
         pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
         levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
+        loading: How they were loaded; None if that is not known.
     """
 
     train: Tensor
@@ -53,6 +57,12 @@ class Dataset:
     pseudo: Tensor | None
     fingerprint: str
     levels: Levels | None = None
+    loading: Loading | None = None
+
+    @property
+    def tiles(self) -> Tiles | None:
+        """The tiles into which each image is cut; None if they are whole."""
+        return self.loading.tiles if self.loading else None
 
 
 def prepare(
@@ -62,6 +72,8 @@ def prepare(
     *,
     size: int,
     keeps_aspect: bool = False,
+    tile: int | None = None,
+    overlap: float = 0.0,
     holdout: float | None = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
@@ -78,6 +90,9 @@ def prepare(
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
         keeps_aspect: Keep the aspect that most train images have, and the area of a square of that size.
+        tile: Cut images into tiles with sides of so many pixels, which are resized to that size; None to leave them
+            whole.
+        overlap: The part of its side that a tile shares with the next.
         holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
@@ -93,10 +108,12 @@ def prepare(
         for name, source in (("train", train), ("test", test))
     )
     found = [_found(source, name, note) for name, source in (("train", train), ("test", test))]
-    loaded: Size = size
-    if keeps_aspect and not isinstance(train, Tensor):
-        loaded = size_of_same_aspect(median_aspect([file.path for file in found[0][0]]), 1, size)
-    listing = list_images(*found, size=loaded, holdout=holdout, seed=seed, skip_bad=skip_bad)
+    has_files = not isinstance(train, Tensor)
+    if tile is not None and (not has_files or isinstance(test, Tensor)):
+        raise InputError("tiles are cut from image files; give folders, or cut the images beforehand")
+    own = median_size([file.path for file in found[0][0]]) if has_files else None
+    loading = _loading(own, size, keeps_aspect=keeps_aspect, tile=tile, overlap=overlap)
+    listing = list_images(*found, size=loading.size, holdout=holdout, seed=seed, skip_bad=skip_bad)
     bad = list(listing.bad)
     index = _usable_index(folder, listing.fingerprint)
     if index is not None:
@@ -117,7 +134,7 @@ def prepare(
                 kept[name] = files
             else:
                 report = None if progress is None else functools.partial(progress, name)
-                kept[name], unreadable = write_pixels(files, loaded, target, report, note, levels=levels)
+                kept[name], unreadable = write_pixels(files, loading, target, report, note, levels=levels)
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
                 bad += unreadable
@@ -127,12 +144,12 @@ def prepare(
                     f"{where} leaves {len(kept[name])} usable {name} images; selection needs {LEAST_IMAGES} or more"
                 )
         if "holdout" in kept and make_pseudo is not None:
-            held_out = torch.from_numpy(np.load(images_file(partial, "holdout")))
+            held_out = torch.from_numpy(open_checked_images(partial, "holdout"))
             np.save(images_file(partial, "pseudo"), make_pseudo(held_out).numpy())
             kept["pseudo"] = kept["holdout"]
         files_by_set = {name: [str(file.path) for file in files] for name, files in kept.items()}
         left_out = [(str(file.path), file.reason) for file in bad]
-        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out, levels))
+        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out, levels, loading))
     return bad
 
 
@@ -142,7 +159,22 @@ def open_dataset(folder: Path) -> Dataset:
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
     held_out, pseudo = images.get("holdout"), images.get("pseudo")
-    return Dataset(images["train"], images["test"], held_out, pseudo, index.fingerprint, index.levels)
+    return Dataset(images["train"], images["test"], held_out, pseudo, index.fingerprint, index.levels, index.loading)
+
+
+def _loading(
+    own: tuple[int, int] | None, size: int, *, keeps_aspect: bool, tile: int | None, overlap: float
+) -> Loading:
+    """Return how to load images most of which have the size `own`."""
+    if own is None:  # all are tensors, or cannot be read
+        return Loading(size)
+    if tile is None:
+        return Loading(size_of_same_aspect(own[0] / own[1], 1, size) if keeps_aspect else size, own)
+    if min(own) < tile:
+        raise InputError(f"the images are {own[1]} × {own[0]} pixels; give a --tile of at most {min(own)} (tile=…)")
+    height, width = (length * size / tile for length in own)
+    tiles = Tiles.over(height, width, size, overlap)
+    return Loading(tiles.canvas, own, tiles)
 
 
 def _found(source: Source, name: str, note: Callable[[str], None] | None) -> Survey:

@@ -8,6 +8,7 @@ reach what is computed from them.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 from collections import deque
@@ -34,6 +35,7 @@ from dsv_plugins.pixels import (
     why_unreadable,
 )
 from dsv_plugins.run.folder import checksum
+from dsv_plugins.run.tiles import Loading
 from dsv_plugins.types import Levels, Size, height_and_width
 
 __all__ = [
@@ -41,10 +43,11 @@ __all__ = [
     "BadFile",
     "ImageFile",
     "Survey",
+    "at_once",
     "decode_all",
     "find_images",
     "levels_of",
-    "median_aspect",
+    "median_size",
     "split_folder",
     "survey",
     "write_pixels",
@@ -56,7 +59,9 @@ MEGABYTE = 1_000_000
 MORE_LEVELS = 0.25
 """Of the range of good sixteen-bit images, added at both ends."""
 AHEAD = 32
-"""Images that each thread may decode before they are needed."""
+"""Images that each thread may decode before they are needed, if they are small."""
+SMALL = 256 * 256
+"""Pixels of such an image: of larger ones there are fewer in memory at once."""
 
 DecodeProgress = Callable[[int, int], None]
 """Called while images are decoded, with the images done and the images there are."""
@@ -137,18 +142,20 @@ def survey(paths: Sequence[Path]) -> Survey:
     return sorted(files, key=lambda file: (file.digest, file.path)), bad
 
 
-def median_aspect(paths: Sequence[Path]) -> float:
-    """Return the median of height / width of images, from their headers; files that cannot be read are left out."""
-    aspects = [aspect for aspect in map(_aspect, paths) if aspect is not None]
-    return float(np.median(aspects)) if aspects else 1.0
+def median_size(paths: Sequence[Path]) -> tuple[int, int] | None:
+    """Return the height and the width of the image of median aspect, from headers; None if none can be read."""
+    with collecting_warnings(), warnings_of_pillow():
+        known = [size for size in map(_size, paths) if size is not None]
+    sizes = sorted(known, key=lambda size: (size[0] / size[1], size))
+    return sizes[len(sizes) // 2] if sizes else None
 
 
-def _aspect(path: Path) -> float | None:
+def _size(path: Path) -> tuple[int, int] | None:
     try:
         require_file(path)
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
-            return float(width / height if is_turned(image) else height / width)
+            return (width, height) if is_turned(image) else (height, width)
     except Exception:  # what is wrong with it is said when it is decoded
         return None
 
@@ -199,9 +206,10 @@ def decode_all(
                 return error, []
 
     workers, coming = os.cpu_count() or 1, iter(paths)
+    ahead = workers * at_once(AHEAD, size)
     with collecting_warnings(), ThreadPoolExecutor(workers) as pool:
         try:
-            waiting = deque((path, pool.submit(attempt, path)) for path in itertools.islice(coming, AHEAD * workers))
+            waiting = deque((path, pool.submit(attempt, path)) for path in itertools.islice(coming, ahead))
             while waiting:
                 path, future = waiting.popleft()
                 outcome, messages = future.result()
@@ -214,9 +222,14 @@ def decode_all(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def at_once(images: int, size: Size) -> int:
+    """Return how many images of a size take as much memory as so many small ones."""
+    return max(1, images * SMALL // max(SMALL, math.prod(height_and_width(size))))
+
+
 def write_pixels(
     files: Sequence[ImageFile],
-    size: Size,
+    loading: Loading,
     target: Path,
     progress: DecodeProgress | None = None,
     note: Note | None = None,
@@ -225,28 +238,31 @@ def write_pixels(
 ) -> tuple[list[ImageFile], list[BadFile]]:
     """Decode images, in parallel, into an `.npy` file; return the good files and the bad ones.
 
-    Nothing larger than a few images is held in memory.
+    Nothing larger than a few images is held in memory. Tiles are rows of their own.
 
     Raises:
         StoreError: The disk has too little space for them.
     """
     good: list[ImageFile] = []
     bad: list[BadFile] = []
-    shape = (CHANNELS, *height_and_width(size))
-    _check_space(target, len(files) * int(np.prod(shape)))
+    tiles = loading.tiles
+    rows, shape = (tiles.count, (tiles.side,) * 2) if tiles else (1, height_and_width(loading.size))
+    _check_space(target, len(files) * rows * CHANNELS * math.prod(shape))
     with target.open("wb") as content:
-        _write_header(content, (len(files), *shape))
-        decoded = decode_all([file.path for file in files], size, note, levels=levels)
+        _write_header(content, (len(files) * rows, CHANNELS, *shape))
+        decoded = decode_all([file.path for file in files], loading.size, note, levels=levels)
         for index, (file, (_, outcome)) in enumerate(zip(files, decoded, strict=True)):
             if isinstance(outcome, InputError):
                 bad.append(BadFile(file.path, str(outcome).removeprefix(f"{file.path} ")))
             else:
-                content.write(outcome.tobytes())
+                for part in tiles.parts(outcome) if tiles else [outcome]:
+                    content.write(part.tobytes())
                 good.append(file)
             if progress is not None:
                 progress(index + 1, len(files))
         content.seek(0)
-        _write_header(content, (len(good), *shape))  # of the same length: it has room for any number of images
+        # It is of the same length: it has room for any number of images.
+        _write_header(content, (len(good) * rows, CHANNELS, *shape))
     return good, bad
 
 

@@ -20,7 +20,7 @@ CRITICAL = 1.747
 BATCH = 64
 
 
-def photometric_shift(train: Tensor, test: Tensor) -> float:
+def photometric_shift(train: Tensor, test: Tensor, tiles: int = 1) -> float:
     """Return the share of the test images, at least, whose mean colour is not distributed as that of the train images.
 
     If a share γ of the test images is changed and the others are distributed as train, then the shares of test and
@@ -31,18 +31,20 @@ def photometric_shift(train: Tensor, test: Tensor) -> float:
     Args:
         train: Normal images, (images, channels, height, width).
         test: Unlabelled images, likewise.
+        tiles: How many rows are one image; those of an image after each other.
 
     Returns:
         The largest bound over the channels and the brightness, from 0 to 1.
     """
-    chance = CRITICAL * math.sqrt((len(train) + len(test)) / (len(train) * len(test)))
-    pairs = zip(_mean_colours(train).T, _mean_colours(test).T, strict=True)
+    colours = [_mean_colours(images).reshape(-1, tiles, images.shape[1] + 1).mean(dim=1) for images in (train, test)]
+    chance = CRITICAL * math.sqrt(sum(map(len, colours)) / math.prod(map(len, colours)))
+    pairs = zip(colours[0].T, colours[1].T, strict=True)
     return max(0.0, max(_kuiper(*pair) for pair in pairs) - chance)
 
 
-def shift_warning(train: Tensor, test: Tensor) -> str | None:
+def shift_warning(train: Tensor, test: Tensor, tiles: int = 1) -> str | None:
     """Return a warning if more test images differ from the train images than a few anomalies explain; None if not."""
-    shift = photometric_shift(train, test)
+    shift = photometric_shift(train, test, tiles)
     if shift <= FEW:
         return None
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,13 @@ def details(run: Run, limits: DrawingLimits) -> dict[str, Any]:
         "candidates": candidates,
         "films": [_film(run, candidate, limits) for candidate in run.stored],
         "thumbnails": {index: thumbnail(test[index], limits.side) for index in sorted(used)},
-        "files": {index: test_name(run, index) for index in sorted(used)},
+        "files": {row: _row_name(run, row) for row in sorted(used)},
     }
 
 
-def heated_thumbnails(heatmaps: Array | None, test: Array, shown: Sequence[int], side: int) -> dict[int, str]:
+def heated_thumbnails(
+    heatmaps: Array | None, test: Array | Mapping[int, Array], shown: Sequence[int], side: int
+) -> dict[int, str]:
     """Return some test images with their hot places in red, by their index; empty if the detector cannot say where."""
     if heatmaps is None:
         return {}
@@ -147,6 +149,13 @@ def _curve(run: Run, candidate: CandidateRecord) -> list[list[float]]:
 def test_name(run: Run, index: int) -> str:
     """Return the last two parts of a test image's path: what people call it."""
     return "/".join(Path(run.files["test"][index]).parts[-2:])
+
+
+def _row_name(run: Run, row: int) -> str:
+    """Return the name of what a row of the test set shows: an image, or a tile of one."""
+    tiles = run.tiles.count if run.tiles else 1
+    place = f", tile {row % tiles + 1} of {tiles}" if tiles > 1 else ""
+    return f"{test_name(run, row // tiles)}{place}"
 
 
 def _film(run: Run, candidate: CandidateRecord, limits: DrawingLimits) -> str | None:

@@ -39,10 +39,11 @@ def flagged_images(run: Run) -> list[FlaggedImage]:
     """The flagged test images, the most anomalous first and no more than fit; empty if the run has no findings."""
     if run.findings is None:
         return []
-    found, test = run.scores(), run.test_images
+    found = run.scores()
     calibration, scores = Calibration(found["holdout"]), found["test"]
     p_values, alarms = calibration.p_values(scores), calibration.alarms(scores, run.findings.false_alarms)
     shown = [int(index) for index in np.lexsort((-scores, p_values)) if alarms[index]][:MOST_IMAGES]
+    test = {index: run.test_image(index) for index in shown}
     heated = heated_thumbnails(run.heatmaps(), test, shown, SIDE)
     return [
         FlaggedImage(

@@ -159,16 +159,19 @@ def scale_of(scores: Scores) -> Scale:
     return score_scale(scores.train.numpy())
 
 
-def scores_of(kept: Sequence[Evaluation], shares: Sequence[float] | None = None) -> dict[str, NDArray[Any]]:
+def scores_of(
+    kept: Sequence[Evaluation], shares: Sequence[float] | None = None, *, tiles: int = 1
+) -> dict[str, NDArray[Any]]:
     """Return the scores of one candidate, or of several as one, by the set of images.
 
     Args:
         kept: The candidates.
         shares: How much each counts; all alike if None.
+        tiles: How many rows are one image, whose score is the largest of theirs.
     """
     names = ("train", "test", "holdout") if kept[0].scores.holdout is not None else ("train", "test")
     scores = [{name: getattr(evaluation.scores, name).numpy() for name in names} for evaluation in kept]
-    return combined_scores(scores, shares)
+    return combined_scores(scores, shares, tiles=tiles)
 
 
 def shares_by_loss(losses: Sequence[float]) -> list[float]:

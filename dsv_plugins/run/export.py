@@ -93,7 +93,7 @@ def export_model(model: Model, file_format: str, target: Path) -> tuple[str, ...
     if file_format == "onnx":
         _check_onnx()
     name = model.record.detector
-    detector = model.detector.as_module()
+    detector = model.as_module()
     if detector is None:
         raise InputError(f"the detector {name!r} cannot be exported; its plugin has no as_module")
     judge = Judge(detector, model.calibration, model.false_alarms).eval()

@@ -14,7 +14,7 @@ import numpy as np
 import PIL.Image
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.errors import DSVError, InputError, PluginError, StoreError, TrainingError, UnknownPluginError
@@ -27,6 +27,7 @@ from dsv_plugins.run.artifacts import MODEL_HEATMAPS, load_if_any
 from dsv_plugins.run.ensemble import Ensemble, Member, frozen_part_name
 from dsv_plugins.run.folder import MANIFEST, RunFolder, finished_folder, json_text
 from dsv_plugins.run.records import MODEL_RECORD, ModelRecord, read_model
+from dsv_plugins.run.tiles import Tiles
 
 __all__ = [
     "NO_CALIBRATION",
@@ -104,9 +105,7 @@ class Model:
         """
         pixels = pixels_of(images, self.record.image_size, self.record.levels)
         with wrap_errors(f"detector_encoder {self.record.detector!r}"):
-            self.detector.prepare(pixels)
-            scores = self.detector.score(pixels)
-            heat = self.detector.heatmap(pixels) if heatmaps else None
+            scores, heat = self._judged(pixels, heatmaps)
         for place, score in enumerate(scores.tolist()):
             if not math.isfinite(score):
                 name = names[place] if names else f"image {place}"
@@ -117,6 +116,29 @@ class Model:
             p_values = torch.from_numpy(self.calibration.p_values(scores))
             anomalous = torch.from_numpy(self.calibration.alarms(scores, self.false_alarms))
         return Prediction(scores, p_values, anomalous, heat)
+
+    def _judged(self, images: Tensor, heatmaps: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the scores of images, and their heatmaps if they are asked for and there are any.
+
+        Of images that are cut into tiles, one is judged at a time. Its score is the largest of its tiles'.
+        """
+        tiles, detector = self.record.tiles, self.detector
+        if tiles is None:
+            detector.prepare(images)
+            return detector.score(images), detector.heatmap(images) if heatmaps else None
+        scores, heat = [], []
+        for image in torch.split(images, 1):
+            parts = tiles.cut(image)
+            detector.prepare(parts)
+            scores.append(detector.score(parts).max())
+            found = detector.heatmap(parts) if heatmaps else None
+            heat += [] if found is None else [tiles.joined(found)]
+        return torch.stack(scores), torch.cat(heat) if heat else None
+
+    def as_module(self) -> nn.Module | None:
+        """Return the detector as one module that can be exported, from images of its size; None if it has none."""
+        module = self.detector.as_module()
+        return module if module is None or self.record.tiles is None else _Tiled(module, self.record.tiles)
 
     def recalibrated(self, scores: Tensor, images: Path, false_alarms: float | None = None) -> Model:
         """Return the model with the scores of other good images to decide by, here and in the run folder."""
@@ -130,6 +152,18 @@ class Model:
                 (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
                 np.save(folder / HELD_OUT, calibration.held_out)
         return replace(self, record=record, calibration=calibration, false_alarms=rate)
+
+
+class _Tiled(nn.Module):
+    """From whole images to what `Model.predict` makes of their tiles: scores, and heatmaps if the detector has any."""
+
+    def __init__(self, detector: nn.Module, tiles: Tiles) -> None:
+        super().__init__()
+        self.detector, self.tiles = detector, tiles
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        scores, *heatmaps = self.detector(self.tiles.cut(images))
+        return scores.reshape(-1, self.tiles.count).amax(dim=1), *map(self.tiles.joined, heatmaps)
 
 
 def save_model(

@@ -19,6 +19,7 @@ from dsv_plugins.calibration import Findings
 from dsv_plugins.errors import StoreError, shown
 from dsv_plugins.run.checksums import RESTORE, verify
 from dsv_plugins.run.folder import FORMAT, RunFolder, read_json, write_json
+from dsv_plugins.run.tiles import Loading, Tiles
 from dsv_plugins.types import Candidate, Health, Levels, Size
 
 __all__ = [
@@ -70,12 +71,14 @@ class ImageIndex:
         files: The file of each image of each set, in the order of the arrays.
         bad: The files that were left out, each with the reason.
         levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
+        loading: How they were loaded. If they were cut into tiles, these are the rows of the arrays.
     """
 
     fingerprint: str
     files: Mapping[str, Sequence[str]]
     bad: Sequence[tuple[str, str]] = ()
     levels: Levels | None = None
+    loading: Loading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,7 @@ class ModelRecord:
         selector: Name of the selector that chose it.
         image_size: The size at which it takes images; height and width if they are not square.
         levels: The values of sixteen bits that become black and white; None for the lowest and the highest.
+        tiles: The tiles into which images of that size are cut before it judges them; None for none.
         heat_scale: Where the colour of a heatmap begins and where it is strongest; None if it has no heatmaps.
         heat_threshold: The heat above which a patch counts as unusual; None if that is not known.
         candidate: Ids of the candidates that it is made of, the updates they were trained for, and the share of each.
@@ -244,6 +248,7 @@ class ModelRecord:
     detector_params: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     levels: Levels | None = None
+    tiles: Tiles | None = None
     heat_scale: tuple[float, float] | None = None
     heat_threshold: float | None = None
     candidate: str = ""

@@ -27,6 +27,7 @@ from dsv_plugins.run.records import (
     CandidateRecord,
     Choice,
     EvaluationRecord,
+    ImageIndex,
     ModelRecord,
     SelectionRecord,
     StudyRecord,
@@ -36,6 +37,7 @@ from dsv_plugins.run.records import (
     read_study,
     write_checksummed,
 )
+from dsv_plugins.run.tiles import Tiles
 from dsv_plugins.types import Candidate, Evaluation
 
 if TYPE_CHECKING:  # torch comes with these
@@ -180,14 +182,33 @@ class Run:
     # ------------------------------------------------------------------
 
     @functools.cached_property
+    def images(self) -> ImageIndex:
+        """The content of `images.json`."""
+        return read_image_index(self.folder.data)
+
+    @property
     def files(self) -> Mapping[str, Sequence[str]]:
         """The file of each image of each set, in the order of the arrays."""
-        return read_image_index(self.folder.data).files
+        return self.images.files
+
+    @property
+    def tiles(self) -> Tiles | None:
+        """The tiles into which each image is cut; None if they are whole."""
+        return self.images.loading.tiles if self.images.loading else None
 
     @functools.cached_property
     def test_images(self) -> NDArray[Any]:
-        """The test images, memory-mapped."""
+        """The test images, memory-mapped; those of an image after each other, if they are cut into tiles."""
         return open_images(self.folder.data, "test")
+
+    def test_image(self, index: int) -> NDArray[Any]:
+        """Return one test image, whole."""
+        if self.tiles is None:
+            return self.test_images[index]  # type: ignore[no-any-return]
+        import torch
+
+        rows = slice(index * self.tiles.count, (index + 1) * self.tiles.count)
+        return self.tiles.joined(torch.from_numpy(self.test_images[rows].copy()))[0].numpy()
 
     def artifacts(self, candidate: Candidate) -> EvaluationFolder:
         """Return the folder of what is stored of a candidate; others than the kept ones may have been removed."""
@@ -215,9 +236,9 @@ class Run:
         """Return how unusual each patch of each test image is to a candidate; None if it cannot say.
 
         Args:
-            candidate: One that did not fail; the model if None.
+            candidate: One that did not fail, whose heatmaps are those of tiles if there are any; the model if None.
         """
-        if candidate is None and len(self.shares) > 1:
+        if candidate is None and (len(self.shares) > 1 or self.tiles is not None):
             return load_if_any(self.folder.model, MODEL_HEATMAPS)
         return self.artifacts(candidate or self.kept[0]).heatmaps()
 
@@ -226,7 +247,7 @@ class Run:
         stored = [self.artifacts(candidate).arrays() for candidate in self.kept]
         names = [name for name in ("train", "test", "holdout") if f"scores.{name}" in stored[0]]
         scores = [{name: arrays[f"scores.{name}"] for name in names} for arrays in stored]
-        return combined_scores(scores, list(self.shares.values()))
+        return combined_scores(scores, list(self.shares.values()), tiles=self.tiles.count if self.tiles else 1)
 
     # ------------------------------------------------------------------
     # detectors

@@ -26,6 +26,7 @@ from dsv_plugins.run.ensemble import frozen_part_name, joined_heatmaps, scale_of
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.run.model import save_model
 from dsv_plugins.run.records import MemberRecord, ModelRecord
+from dsv_plugins.run.tiles import Tiles
 from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule
@@ -47,17 +48,21 @@ class Kept:
     Attributes:
         evaluations: The choice, or several candidates.
         shares: How much each counts; they add up to 1.
+        tiles: The tiles into which images are cut; None if they are whole.
     """
 
     evaluations: Sequence[Evaluation]
     shares: Sequence[float]
+    tiles: Tiles | None = None
 
     def scores(self) -> dict[str, Array]:
         """Return the scores of the model, by the set of images."""
-        return scores_of(self.evaluations, self.shares)
+        return scores_of(self.evaluations, self.shares, tiles=self.tiles.count if self.tiles else 1)
 
 
-def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict) -> Kept:
+def kept_candidates(
+    plan: Plan, evaluations: Sequence[Evaluation], verdict: Verdict, tiles: Tiles | None = None
+) -> Kept:
     """Return which candidates are kept, and how much each counts.
 
     By default that is all, weighted by the losses of the deciding selector, if their detectors can be merged into one;
@@ -66,14 +71,14 @@ def kept_candidates(plan: Plan, evaluations: Sequence[Evaluation], verdict: Verd
     keep = plan.settings.keep or (WEIGHTED if plan.merges else CHOICE)
     usable = [place for place, evaluation in enumerate(evaluations) if evaluation.scores.test.isfinite().all()]
     if keep == CHOICE or len(usable) < 2:
-        return Kept([evaluations[verdict.choice]], [1.0])
+        return Kept([evaluations[verdict.choice]], [1.0], tiles)
     best = [place for place in rank(verdict.losses) if place in usable]
     places = sorted(best if plan.merges else best[:MOST_MEMBERS])
     shares = [1 / len(places)] * len(places)
     if keep != ENSEMBLE:
         shares = shares_by_loss([verdict.losses[place] for place in places])
     counted = [(evaluations[place], share) for place, share in zip(places, shares, strict=True) if share > 0]
-    return Kept([evaluation for evaluation, _ in counted], [share for _, share in counted])
+    return Kept([evaluation for evaluation, _ in counted], [share for _, share in counted], tiles)
 
 
 def keep_model(
@@ -99,6 +104,8 @@ def keep_model(
     """
     members = _members(plan, folder, kept, schedule)
     heatmaps = _heatmaps(members)
+    if heatmaps is not None and kept.tiles is not None:
+        heatmaps = kept.tiles.joined(torch.from_numpy(heatmaps)).numpy()
     scores = kept.scores()
     record = ModelRecord(
         detector=chosen.detector,
@@ -108,6 +115,7 @@ def keep_model(
         selector=plan.settings.selectors[0],
         image_size=plan.size_of(dataset),
         levels=dataset.levels,
+        tiles=dataset.tiles,
         heat_scale=None if heatmaps is None else heat_scale(heatmaps),
         heat_threshold=None if heatmaps is None else _heat_threshold(heatmaps, scores),
         candidate=",".join(
@@ -122,7 +130,7 @@ def keep_model(
         provider=plan.registry.identity(DetectorEncoderPlugin, chosen.detector),
         plugins=names_of(plan.settings.plugins),
     )
-    own_heatmaps = heatmaps if len(kept.evaluations) > 1 else None
+    own_heatmaps = heatmaps if len(kept.evaluations) > 1 or kept.tiles is not None else None
     writers = [member.write for member in members]
     save_model(folder, record, writers, held_out=scores.get("holdout"), heatmaps=own_heatmaps)
 

@@ -149,7 +149,9 @@ class Plan:
         }
 
     def size_of(self, dataset: Dataset) -> Size:
-        """Return the size at which the detector takes images."""
+        """Return the size at which the model takes images, before it cuts them into tiles."""
+        if dataset.tiles is not None:
+            return dataset.tiles.canvas
         height, width = dataset.train.shape[-2:]
         if all(detector.image_size is None for detector in self.detectors.values()):
             return height if height == width else (height, width)  # as they come, from tensors
@@ -171,6 +173,8 @@ class Plan:
             folder,
             size=self.image_size,
             keeps_aspect=self.keeps_aspect,
+            tile=settings.tile,
+            overlap=settings.overlap,
             holdout=settings.holdout,
             seed=settings.seed,
             skip_bad=settings.skip_bad,

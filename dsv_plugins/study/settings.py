@@ -30,8 +30,8 @@ __all__ = ["RUNS_VARIABLE", "StudySettings"]
 
 RUNS_VARIABLE = "DSV_RUNS"
 
-CANDIDATES, DETECTORS, SELECTION, EXECUTION = (
-    {"group": name} for name in ("candidates", "detector", "selection", "execution")
+IMAGES, CANDIDATES, DETECTORS, SELECTION, EXECUTION = (
+    {"group": name} for name in ("images", "candidates", "detector", "selection", "execution")
 )
 """The groups of the settings in the help of a command. A setting without a group has no flag."""
 FREE = {"identifies": False}
@@ -39,6 +39,7 @@ FREE = {"identifies": False}
 LARGEST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take."""
 KEPT = CHOICE, WEIGHTED, ENSEMBLE = "choice", "weighted", "ensemble"
+LEAST_TILE, MOST_OVERLAP = 32, 0.9
 MOST_THREADS = 256
 """More than that crash torch on some machines, and no training is faster with them."""
 
@@ -51,6 +52,10 @@ class StudySettings:
         train: Normal images: a folder, a pattern such as good/*.png, a list of paths, a txt or csv file of paths, a
             dataset of torch, or a uint8 tensor (images, channels, height, width).
         test: Unlabelled images, likewise.
+        tile: Cut images into square tiles with sides of so many of their own pixels, so that small defects of large
+            images are not lost; each tile is resized to the detector's size. An image is as anomalous as its most
+            anomalous tile.
+        overlap: The part of its side that a tile shares with the next; more than the largest small defect is enough.
         augmentation: Name of an augmentation plugin, or several as a,b,c: their candidates form one pool.
         grid: Values or ranges of hyperparameters, in place of those that the plugin suggests; of the detector's
             settings, too, as detector.NAME, or of one of several detectors, as patch-memory.NAME.
@@ -88,6 +93,8 @@ class StudySettings:
 
     train: Source
     test: Source
+    tile: int | None = field(default=None, metadata=IMAGES)
+    overlap: float = field(default=0.25, metadata=IMAGES)
     augmentation: str | Sequence[str] = field(default="cutpaste", metadata=CANDIDATES)
     grid: Space = field(default_factory=dict, metadata=CANDIDATES)
     search: str = field(default="grid", metadata=CANDIDATES)
@@ -122,6 +129,10 @@ class StudySettings:
             raise InputError(f"keep is {shown(self.keep)}; give one of {', '.join(KEPT)}")
         _check_number("seed", self.seed, 0, LARGEST_SEED)
         _check_number("threads", self.threads, 1, MOST_THREADS)
+        if self.tile is not None:
+            _check_number("tile", self.tile, LEAST_TILE)
+        if not 0 <= self.overlap <= MOST_OVERLAP:
+            raise InputError(f"overlap is {self.overlap}; give a part of a tile's side from 0 to {MOST_OVERLAP}")
         for name, params in self.observer_params.items():
             if not isinstance(params, Mapping):
                 raise InputError(f"observer_params of {name!r} is {shown(params)}; give its settings by their names")

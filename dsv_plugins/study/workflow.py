@@ -60,8 +60,9 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         if unreadable:
             log.note(f"{folder.journal} has {unreadable} lines that cannot be read; they are skipped")
         dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
-        warning = shift_warning(dataset.train, dataset.test)
-        of_inputs = [*(f"left out: {file}" for file in bad), *filter(None, [warning]), *_scale_notes(plan)]
+        warning = shift_warning(dataset.train, dataset.test, dataset.tiles.count if dataset.tiles else 1)
+        left_out, resizing = (f"left out: {file}" for file in bad), str(dataset.loading or "")
+        of_inputs = [*left_out, *filter(None, [resizing, warning]), *_scale_notes(plan)]
         for note in of_inputs:
             log.note(note)
         evaluations = _search(plan, dataset, schedule, folder, log)
@@ -76,7 +77,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             params={name: settings.params_of_selector(name) for name in settings.selectors},
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
-        kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]])
+        kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]], dataset.tiles)
         found = _findings(kept.scores(), seed=settings.seed)
         if found is None:
             log.note(f"no image can be called anomalous: {NO_CALIBRATION}")

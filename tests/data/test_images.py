@@ -28,6 +28,7 @@ from dsv_plugins.data.dataset import open_dataset, prepare
 from dsv_plugins.data.images import find_images, levels_of, split_folder, survey, write_pixels
 from dsv_plugins.pixels import decode
 from dsv_plugins.run.artifacts import images_file, open_checked_images
+from dsv_plugins.run.tiles import Loading
 
 GREY = texture(0, size=24)
 COLOUR = np.stack([GREY, GREY // 2, 255 - GREY], axis=2)
@@ -178,7 +179,7 @@ def test_a_file_of_another_format_starts_no_program_whatever_its_name_is(tmp_pat
     (tmp_path / "a.png").write_bytes(EPS)
     with pytest.raises(InputError, match=r"a\.png cannot be read .*it is no PNG, .* or PPM file"):
         decode(tmp_path / "a.png", size)
-    assert reading.median_aspect([tmp_path / "a.png"]) == 1.0
+    assert reading.median_size([tmp_path / "a.png"]) is None
     assert not (tmp_path / "started").exists()
     with contextlib.suppress(OSError), Image.open(tmp_path / "a.png") as image:
         image.load()
@@ -291,7 +292,7 @@ def test_pixels_on_disk_are_those_of_the_files_and_bad_files_are_left_out(tmp_pa
     files, _ = survey(find_images(parts / "train"))
     seen = []
     target = images_file(tmp_path, "train")
-    good, bad = write_pixels(files, 40, target, lambda done, planned: seen.append((done, planned)))
+    good, bad = write_pixels(files, Loading(40), target, lambda done, planned: seen.append((done, planned)))
     pixels = open_checked_images(tmp_path, "train")
     assert [file.path.name for file in bad] == ["003.png"]
     assert len(good) == len(pixels) == 7
@@ -318,7 +319,7 @@ def test_a_disk_that_is_too_small_is_known_before_any_image_is_decoded(tmp_path,
     with pytest.raises(
         StoreError, match=r"^the train images need 0\.1 MB, and the disk of .* has 0\.0 MB left; free some"
     ):
-        write_pixels(files, 64, tmp_path / "data" / "train.npy")
+        write_pixels(files, Loading(64), tmp_path / "data" / "train.npy")
 
 
 READ_IMAGES = """
@@ -608,7 +609,7 @@ def test_warnings_of_others_are_left_alone(tmp_path):
 def test_a_shorter_array_has_the_bytes_of_one_that_was_never_longer(tmp_path):
     parts = make_task(tmp_path / "parts")
     files, _ = survey(find_images(parts / "train"))
-    write_pixels(files[:7], 16, tmp_path / "short.npy")
+    write_pixels(files[:7], Loading(16), tmp_path / "short.npy")
     files[7].path.write_bytes(b"no image")
-    write_pixels(files, 16, tmp_path / "long.npy")
+    write_pixels(files, Loading(16), tmp_path / "long.npy")
     assert (tmp_path / "long.npy").read_bytes() == (tmp_path / "short.npy").read_bytes()

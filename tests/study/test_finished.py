@@ -74,7 +74,9 @@ def test_what_is_taken_is_what_would_be_computed(original, copied):
     (run / "finished.json").unlink()
     computed = tiny(task, run).run(slow)
     assert judged == [1]
-    assert quick.events == slow.events
+    for is_note in (True, False):  # notes of the images come before the start if the images are opened
+        of_kind = [[event for event in each.events if (event[0] == "noted") == is_note] for each in (quick, slow)]
+        assert of_kind[0] == of_kind[1]
     assert taken.as_json() == computed.as_json()
     assert list(taken.candidates) == list(computed.candidates)
     assert (taken.selected, taken.kept, taken.warnings) == (computed.selected, computed.kept, computed.warnings)

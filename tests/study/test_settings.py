@@ -25,6 +25,8 @@ OTHERS = {
     "detector_params": {"width": 16},
     "holdout": 0.15,
     "seed": 1,
+    "tile": 512,
+    "overlap": 0.5,
     "threads": 2,
     "image_size": 64,
 }
