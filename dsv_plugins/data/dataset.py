@@ -13,8 +13,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from dsv_plugins.data.images import BadFile, ImageFile, Survey, levels_of, median_size, survey, write_pixels
-from dsv_plugins.data.listing import copies_note, image_files, list_images, stop_at
+from dsv_plugins.data.images import (
+    BadFile,
+    ImageFile,
+    Survey,
+    levels_of,
+    median_size,
+    split_pixels,
+    survey,
+    write_pixels,
+)
+from dsv_plugins.data.listing import copies_note, grouped, image_files, list_images, split, stop_at
+from dsv_plugins.data.near_copies import near_copies
 from dsv_plugins.data.sources import Source, pixels_of
 from dsv_plugins.errors import InputError
 from dsv_plugins.run.artifacts import (
@@ -44,7 +54,7 @@ class Dataset:
     Attributes:
         train: Normal images to train on, uint8.
         test: Unlabelled images, uint8.
-        holdout: Held-out normal images, each with another content; None if there are none.
+        holdout: Held-out normal images, each another photo; None if there are none.
         pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
         levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
@@ -118,9 +128,6 @@ def prepare(
     index = _usable_index(folder, listing.fingerprint)
     if index is not None:
         return list(dict.fromkeys([*(BadFile(Path(file), reason) for file, reason in index.bad), *bad]))
-    copies = copies_note(found[0][0])
-    if note is not None and copies is not None and "holdout" in listing.files:
-        note(copies)
     levels = None if isinstance(train, Tensor) else levels_of([file.path for file in listing.files["train"]])
     if note is not None and levels is not None:
         note(f"images of 16 bits are read from {levels[0]:,} to {levels[1]:,}: the range of the train images, and more")
@@ -138,7 +145,20 @@ def prepare(
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
                 bad += unreadable
+        if holdout != 0:
+            good, file = kept["train"], images_file(partial, "train")
+            groups = grouped(good, near_copies(np.load(file, mmap_mode="r"), loading.tiles).tolist())
+            copies = copies_note(good, groups)
+            if note is not None and copies is not None:
+                note(copies)
+            parts = dict(zip(("train", "holdout"), split(groups, holdout, seed), strict=True))
+            if parts["holdout"]:
+                targets = {images_file(partial, name): places for name, places in parts.items()}
+                split_pixels(file, targets, rows=loading.tiles.count if loading.tiles else 1)
+                kept |= {name: [good[place] for place in places] for name, places in parts.items()}
+        for name in kept:
             if len(kept[name]) < LEAST_IMAGES:
+                source = test if name == "test" else train
                 where = f"the {name} tensor" if isinstance(source, Tensor) else source
                 raise InputError(
                     f"{where} leaves {len(kept[name])} usable {name} images; selection needs {LEAST_IMAGES} or more"

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,7 @@ __all__ = [
     "levels_of",
     "median_size",
     "split_folder",
+    "split_pixels",
     "survey",
     "write_pixels",
 ]
@@ -264,6 +265,25 @@ def write_pixels(
         # It is of the same length: it has room for any number of images.
         _write_header(content, (len(good) * rows, CHANNELS, *shape))
     return good, bad
+
+
+def split_pixels(file: Path, parts: Mapping[Path, Sequence[int]], rows: int = 1) -> None:
+    """Write images of an `.npy` file into several others, of which one may replace it.
+
+    Args:
+        file: The images.
+        parts: The places of those that belong to each file.
+        rows: How many rows are one image.
+    """
+    images = np.load(file, mmap_mode="r")
+    images = images.reshape(-1, rows, *images.shape[1:])
+    file.unlink()  # what is mapped stays readable
+    _check_space(file, images.nbytes)
+    for target, places in parts.items():
+        with target.open("wb") as content:
+            _write_header(content, (len(places) * rows, *images.shape[2:]))
+            for place in places:
+                content.write(images[place].tobytes())
 
 
 def _check_space(target: Path, needed: int) -> None:

@@ -1,4 +1,4 @@
-"""Which images a study has: the files of its sources, which of them are held out, and a hash of them all.
+"""Which images a study has: the files of its sources, and a hash of them all; and which of them are held out.
 
 Torch is not needed for that, so that a study can find out quickly that its images have not changed.
 """
@@ -22,11 +22,14 @@ from dsv_plugins.pixels import Note
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Size
 
-__all__ = ["Listing", "copies_note", "image_files", "list_images", "stop_at"]
+__all__ = ["Listing", "copies_note", "grouped", "image_files", "list_images", "split", "stop_at"]
 
 LISTS = (".txt", ".csv")
 PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
 """The columns of a CSV file in which the paths may be."""
+SPLIT_RULE = "copies and near-copies on one side"
+"""How images are held out: another rule is another split, of which nothing may be reused."""
+EXAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,9 @@ class Listing:
     """The images of a study.
 
     Attributes:
-        files: Those of each set, ordered by the hash of their content: train, test and, if some are held out, holdout.
+        files: Those of each source, train and test, ordered by the hash of their content.
         bad: The files that are left out.
-        fingerprint: A hash of the content, the order and the size of all images.
+        fingerprint: A hash of the content, the order and the size of all images, and of how they are split.
     """
 
     files: Mapping[str, Sequence[ImageFile]]
@@ -65,9 +68,11 @@ def list_images(
     bad = [*unreadable, *unreadable_tests, *shared]
     if bad and not skip_bad:
         raise InputError(stop_at(bad))
-    trained, held_out = _split(trained, holdout, seed)
-    files = {"train": trained, "test": kept, **({"holdout": held_out} if held_out else {})}
-    return Listing(files, bad, _fingerprint(size, files))
+    files = {"train": trained, "test": kept}
+    rule = [SPLIT_RULE, holdout, seed] if holdout != 0 else []
+    content = {"size": size, "split": rule, **{name: [file.digest for file in files[name]] for name in files}}
+    fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return Listing(files, bad, fingerprint)
 
 
 def image_files(source: Path | str | Sequence[Path | str], note: Note | None = None) -> list[Path]:
@@ -114,44 +119,55 @@ def _without_overlap(train: Sequence[ImageFile], test: Sequence[ImageFile]) -> t
     return [file for file in test if file.digest not in known], reasons
 
 
-def _split(train: list[ImageFile], holdout: float | None, seed: int) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return the train images to train on, and a seeded share of the others: no image has copies in both.
+def grouped(files: Sequence[ImageFile], near: Sequence[int]) -> list[list[int]]:
+    """Return the places of the files in groups, each of one photo: equal files, and those that share a number."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    Of a held-out image with copies only one is taken: as many equal scores would promise more than they know.
-    """
-    groups = _equal_images(train)
-    count = images_to_keep_out(len(groups), holdout)
-    if count == 0:
-        return train, []
-    generator = np.random.default_rng(derived_seed(seed, len(groups)))
-    chosen = set(generator.permutation(len(groups))[:count].tolist())
-    kept = [file for index, group in enumerate(groups) if index not in chosen for file in group]
-    return kept, [groups[index][0] for index in sorted(chosen)]
-
-
-def _equal_images(files: Iterable[ImageFile]) -> list[list[ImageFile]]:
-    """Return the files in groups of equal content, in their order."""
-    groups: dict[str, list[ImageFile]] = {}
-    for file in files:
-        groups.setdefault(file.digest, []).append(file)
+    first: dict[str | int, int] = {}
+    links = [
+        (place, first.setdefault(key, place))
+        for place, (file, number) in enumerate(zip(files, near, strict=True))
+        for key in (file.digest, int(number))
+    ]
+    graph = coo_array((np.ones(len(links)), np.transpose(links)), shape=(len(files), len(files)))
+    groups: dict[int, list[int]] = {}
+    for place, group in enumerate(connected_components(graph, directed=False)[1].tolist()):
+        groups.setdefault(group, []).append(place)
     return list(groups.values())
 
 
-def copies_note(train: Sequence[ImageFile]) -> str | None:
-    """Return a line about good images that are copies of each other, with an example; None if there are none."""
-    groups = _equal_images(train)
-    if len(groups) == len(train):
-        return None
-    first, second, *_ = next(group for group in groups if len(group) > 1)
-    return (
-        f"{len(train) - len(groups)} of the {len(train)} good images are copies of others, such as {first.path} and "
-        f"{second.path}; equal images are held out together, and then count as one"
-    )
+def split(groups: Sequence[Sequence[int]], holdout: float | None, seed: int) -> tuple[list[int], list[int]]:
+    """Return the places of the train images to train on, and of a seeded share of the others.
+
+    No photo has copies in both. Of a held-out photo with copies only one is taken: as many scores of one photo would
+    promise more than they know.
+    """
+    count = images_to_keep_out(len(groups), holdout)
+    generator = np.random.default_rng(derived_seed(seed, len(groups)))
+    chosen = set(generator.permutation(len(groups))[:count].tolist())
+    kept = sorted(place for index, group in enumerate(groups) if index not in chosen for place in group)
+    return kept, [groups[index][0] for index in sorted(chosen)]
 
 
-def _fingerprint(size: Size, listed: Mapping[str, Sequence[ImageFile]]) -> str:
-    content = {"size": size, **{name: [file.digest for file in files] for name, files in listed.items()}}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def copies_note(files: Sequence[ImageFile], groups: Sequence[Sequence[int]]) -> str | None:
+    """Return a line about good images that are copies of each other, with examples; None if there are none."""
+    equal, near = [], []
+    for group in groups:
+        known: dict[str, ImageFile] = {}
+        for file in (files[place] for place in group):
+            if file.digest in known:
+                equal.append((known[file.digest], file))
+            elif known:
+                near.append((next(iter(known.values())), file))
+            known.setdefault(file.digest, file)
+    found = [
+        f"{len(pairs)} of the {len(files)} good images are {what}, such as "
+        + " and ".join(f"{second.path} of {first.path}" for first, second in pairs[:EXAMPLES])
+        for pairs, what in ((equal, "copies of others"), (near, "nearly the same photo as others"))
+        if pairs
+    ]
+    return f"{'; '.join(found)}; copies are held out together, and then count as one" if found else None
 
 
 def _listed_in(file: Path) -> list[Path]:
