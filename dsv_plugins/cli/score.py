@@ -17,7 +17,7 @@ from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,14 +130,51 @@ def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
 
 
 def _recalibrated(model: Model, arguments: Namespace) -> Model:
+    """Let the scores of other good images decide, and say what that changes."""
     import torch
 
-    from dsv_plugins.data.images import find_images
+    from dsv_plugins.data.images import find_images, survey
 
     folder = Path(arguments.recalibrate)
-    rows = list(_scored(model, find_images(folder, _note), skip_bad=arguments.skip_bad))
-    scores = torch.tensor([score for _, score in rows], dtype=torch.float64)
-    return model.recalibrated(scores, folder, arguments.false_alarms)
+    found, unreadable = survey(find_images(folder, _note))
+    trained_on = set(model.record.trained_on)
+    known = [file.path for file in found if file.short_digest in trained_on]
+    if known:
+        raise InputError(
+            f"{len(known)} of the {len(found)} images of {folder} were trained on, such as {known[0]}; they have lower "
+            "scores than new images, so that good ones would be flagged; give good images that were not trained on"
+        )
+    different = list({file.digest: file.path for file in found}.values())  # equal scores would promise too much
+    if len(different) < len(found):
+        _note(f"{len(found) - len(different)} of the {len(found)} images of {folder} are copies, and count once")
+    files = [*different, *(file.path for file in unreadable)]  # what cannot be read is told of when it is decoded
+    scores = [score for _, score in _scored(model, files, skip_bad=arguments.skip_bad)]
+    recalibrated = model.recalibrated(torch.tensor(scores, dtype=torch.float64), folder, arguments.false_alarms)
+    _note(f"from now on, {len(scores)} images of {folder} decide{_still_flagged(model, recalibrated)}")
+    return recalibrated
+
+
+def _still_flagged(before: Model, after: Model) -> str:
+    """Say what becomes of the test images that were flagged; nothing if none were, or only the model is here."""
+    import numpy as np
+
+    from dsv_plugins.run.run import Run
+
+    try:
+        scores = Run(before.run).scores()["test"]
+    except StoreError:
+        return ""
+    flagged, still = (
+        each.calibration.alarms(scores, each.false_alarms or 0.0) if each.calibration else np.zeros(len(scores), bool)
+        for each in (before, after)
+    )
+    if not flagged.any():
+        return ""
+    kept = int((flagged & still).sum())
+    return (
+        f"; of the {flagged.sum()} test images that were flagged, {kept} ({kept / flagged.sum():.0%}) still are, and "
+        f"{int((still & ~flagged).sum())} of the {(~flagged).sum()} others are now"
+    )
 
 
 def _tell(model: Model, arguments: Namespace) -> None:
@@ -153,8 +190,6 @@ def _tell(model: Model, arguments: Namespace) -> None:
     else:
         count = len(model.calibration.held_out)
         rate = model.false_alarms or 0.0
-        if arguments.recalibrate:
-            notes.append(f"from now on, {count} images of {arguments.recalibrate} decide")
         if arguments.false_alarms is None and arguments.false_discoveries is None and rate > DEFAULT_FALSE_ALARMS:
             notes.append(f"{count} held-out images can promise no false-alarm rate below {rate:.3g}, which is used")
         if model.record.calibrated_on is None:

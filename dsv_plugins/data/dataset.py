@@ -57,6 +57,7 @@ class Dataset:
         holdout: Held-out normal images, each another photo; None if there are none.
         pseudo: A pseudo-anomaly of each of these; None if there are none.
         fingerprint: A hash of everything above.
+        trained_on: The beginning of the hash of each train image.
         levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
         loading: How they were loaded; None if that is not known.
     """
@@ -66,6 +67,7 @@ class Dataset:
     holdout: Tensor | None
     pseudo: Tensor | None
     fingerprint: str
+    trained_on: Sequence[str] = ()
     levels: Levels | None = None
     loading: Loading | None = None
 
@@ -169,7 +171,8 @@ def prepare(
             kept["pseudo"] = kept["holdout"]
         files_by_set = {name: [str(file.path) for file in files] for name, files in kept.items()}
         left_out = [(str(file.path), file.reason) for file in bad]
-        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out, levels, loading))
+        trained_on = [file.short_digest for file in kept["train"]]
+        write_image_index(partial, ImageIndex(listing.fingerprint, files_by_set, left_out, trained_on, levels, loading))
     return bad
 
 
@@ -179,7 +182,8 @@ def open_dataset(folder: Path) -> Dataset:
     # Copy-on-write, because torch warns about read-only memory; nothing writes to it.
     images = {name: torch.from_numpy(open_checked_images(folder, name)) for name in index.files}
     held_out, pseudo = images.get("holdout"), images.get("pseudo")
-    return Dataset(images["train"], images["test"], held_out, pseudo, index.fingerprint, index.levels, index.loading)
+    known = (index.fingerprint, index.trained_on, index.levels, index.loading)
+    return Dataset(images["train"], images["test"], held_out, pseudo, *known)
 
 
 def _loading(

@@ -75,6 +75,11 @@ class ImageFile:
     path: Path
     digest: str
 
+    @property
+    def short_digest(self) -> str:
+        """What a model keeps of the hash, to know the image again."""
+        return self.digest[:16]
+
 
 @dataclass(frozen=True, slots=True)
 class BadFile:

@@ -70,6 +70,7 @@ class ImageIndex:
         fingerprint: A hash of the images, their order and their size.
         files: The file of each image of each set, in the order of the arrays.
         bad: The files that were left out, each with the reason.
+        trained_on: The beginning of the hash of each train image.
         levels: The values of sixteen bits that became black and white; None for the lowest and the highest.
         loading: How they were loaded. If they were cut into tiles, these are the rows of the arrays.
     """
@@ -77,6 +78,7 @@ class ImageIndex:
     fingerprint: str
     files: Mapping[str, Sequence[str]]
     bad: Sequence[tuple[str, str]] = ()
+    trained_on: Sequence[str] = ()
     levels: Levels | None = None
     loading: Loading | None = None
 
@@ -237,6 +239,7 @@ class ModelRecord:
         members: If it is an ensemble, its detectors; their files are in the folder `members`, by their place here.
         warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study held out.
+        trained_on: The beginning of the hash of each image that it was trained on: these cannot decide.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
         plugins: The files and modules with plugins that the study was given.
     """
@@ -257,6 +260,7 @@ class ModelRecord:
     members: Sequence[MemberRecord] = ()
     warnings: Sequence[str] = ()
     calibrated_on: str | None = None
+    trained_on: Sequence[str] = ()
     provider: str = ""
     plugins: Sequence[str] = ()
 

@@ -127,6 +127,7 @@ def keep_model(
         parts=members[0].parts() if len(members) == 1 else {},
         members=[member.record() for member in members] if len(members) > 1 else (),
         warnings=list(warnings),
+        trained_on=dataset.trained_on,
         provider=plan.registry.identity(DetectorEncoderPlugin, chosen.detector),
         plugins=names_of(plan.settings.plugins),
     )

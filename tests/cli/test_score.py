@@ -122,10 +122,25 @@ def test_other_good_images_can_decide_without_training(run: Path, images: Path, 
     before = {file: file.read_bytes() for file in (run / "model").rglob("*") if file.is_file()}
     other = write_images(tmp_path / "other", range(300, 330))
     try:
+        scores, old = [float(row["score"]) for row in judged(run, images)], dsv_plugins.load(run).calibration
+        shutil.copy(other / "0300.png", other / "copy.png")
         completed = dsv_here("score", run, "--recalibrate", other)
         assert completed.returncode == 0
         assert completed.stdout == ""
-        assert completed.stderr == f"note: from now on, 30 images of {other} decide\n"
+        new = np.load(run / "model" / "held-out-scores.npy")
+        assert len(new) == 30
+        flagged, still = (
+            [(1 + sum(each >= score for each in held_out)) / (len(held_out) + 1) <= 0.05 + 1e-9 for score in scores]
+            for held_out in (old.held_out, new)
+        )
+        kept = sum(map(all, zip(flagged, still, strict=True)))
+        assert completed.stderr == (
+            f"note: 1 of the 31 images of {other} are copies, and count once\n"
+            f"note: from now on, 30 images of {other} decide; of the {sum(flagged)} test images that were flagged, "
+            f"{kept} ({kept / sum(flagged):.0%}) still are, "
+            f"and {sum(still) - kept} of the {30 - sum(flagged)} others are now\n"
+        )
+        (other / "copy.png").unlink()
         model = dsv_plugins.load(run, false_alarms=1 / 31)
         assert len(model.calibration.held_out) == 30
         assert model.record.calibrated_on == str(other)
@@ -134,6 +149,21 @@ def test_other_good_images_can_decide_without_training(run: Path, images: Path, 
     finally:
         for file, content in before.items():
             file.write_bytes(content)
+
+
+def test_images_that_were_trained_on_cannot_decide(run: Path, tmp_path: Path):
+    files = json.loads((run / "data" / "images.json").read_text())["files"]
+    mixed = write_images(tmp_path / "mixed", range(400, 420))
+    shutil.copy(files["train"][3], mixed / "renamed.png")
+    before = (run / "model" / "held-out-scores.npy").read_bytes()
+    message = refused(run, "--recalibrate", mixed)
+    assert f"1 of the 21 images of {mixed} were trained on, such as {mixed}/renamed.png;" in message
+    assert (run / "model" / "held-out-scores.npy").read_bytes() == before
+    # Those that were held out were not trained on.
+    held_out = [Path(file) for file in files["holdout"]]
+    assert not {file.read_bytes() for file in held_out} & {Path(file).read_bytes() for file in files["train"]}
+    model = dsv_plugins.load(run)
+    assert len(model.record.trained_on) == 41
 
 
 def test_the_same_study_again_leaves_a_recalibration_alone(tmp_path: Path):
