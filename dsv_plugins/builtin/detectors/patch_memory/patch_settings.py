@@ -113,5 +113,6 @@ PLUGINS = (
         "patch-memory",
         patch_memory,
         "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
+        learns_from=None,
     ),
 )
