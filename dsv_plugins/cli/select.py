@@ -80,12 +80,14 @@ def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     for remark in (concentration_legend(found), hidden_losses(found, width=terminal.width)):
         if remark:
             terminal.print(literal(remark), soft_wrap=True)
-    if len(found.kept) > 1:
-        terminal.print(literal(f"{model_in_words(found)}; --keep choice keeps one"), soft_wrap=True)
+    several = len(found.kept) > 1
+    if several or len(found.candidates) == 1:
+        advice = "; --keep choice keeps one" if several else ""
+        terminal.print(literal(f"{model_in_words(found)}{advice}"), soft_wrap=True)
     if parts := parts_in_words(found):
         terminal.print(literal(parts), soft_wrap=True)
-    verb = "ranks first" if len(found.kept) > 1 else "chooses"
-    for name, choice in found.selected.items():
+    verb = "ranks first" if several else "chooses"
+    for name, choice in found.selected.items() if len(found.candidates) > 1 else ():
         terminal.print(literal(f"{name} {verb} {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
     if found.findings is not None:
         terminal.print(literal(str(found.findings)), soft_wrap=True)
