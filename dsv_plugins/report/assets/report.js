@@ -94,6 +94,8 @@
 
   function drawCurve(candidate) {
     const [x, y] = candidate.curve;
+    element("curve").closest("figure").hidden = !x.length;
+    if (!x.length) return;
     const trace = { x, y, mode: "lines", line: { color: colour("train"), width: 2 }, hovertemplate: "update %{x}: %{y:.3g}<extra></extra>" };
     Plotly.react("curve", [trace], layout({ xaxis: { title: { text: "update" } }, yaxis: { rangemode: "tozero" } }), config);
   }
