@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from rich.markup import escape
 from dsv_plugins.cli.flags import add_study_flags, study_settings
 from dsv_plugins.cli.report import write_report
 from dsv_plugins.cli.terminal import Terminal, literal, progress_console
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from dsv_plugins.run.run import Run
@@ -94,7 +93,7 @@ def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     terminal.print(literal(f"run folder: {found.path}"), soft_wrap=True)
     if report is not None:
         terminal.print(literal(f"report: {report}"), soft_wrap=True)
-    command = f"dsv score {shlex.quote(str(found.path))} FOLDER_OR_FILES"
+    command = f"dsv score {quoted(found.path)} FOLDER_OR_FILES"
     terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 
