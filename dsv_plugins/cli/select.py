@@ -26,7 +26,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--train", type=str, help="good images, in place of FOLDER: a folder, a pattern, or a txt or csv file of paths"
     )
-    parser.add_argument("--test", type=str, help="unlabelled images, likewise")
+    parser.add_argument(
+        "--test",
+        type=str,
+        help="unlabelled images, likewise; without them nothing is chosen, and one candidate or the ensemble is kept",
+    )
     add_study_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and an estimate of the time, and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
@@ -97,13 +101,13 @@ def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 
-def _folders(arguments: Namespace) -> tuple[Path | str, Path | str]:
+def _folders(arguments: Namespace) -> tuple[Path | str, Path | str | None]:
     from dsv_plugins.data.images import split_folder
 
     if arguments.folder and (arguments.train or arguments.test):
         raise InputError("give either FOLDER or --train and --test, not both")
     if arguments.folder:
         return split_folder(Path(arguments.folder))
-    if not (arguments.train and arguments.test):
+    if not arguments.train:
         raise InputError("give the FOLDER of a task, or --train with good images and --test with unlabelled ones")
     return arguments.train, arguments.test

@@ -239,7 +239,6 @@ class ModelRecord:
         made_of: The candidates that it is made of, in words, with the share of each.
         parts: What its score is made of, in words, with the share of each part; empty if the detector cannot say.
         members: If it is an ensemble, its detectors; their files are in the folder `members`, by their place here.
-        warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study held out.
         trained_on: The beginning of the hash of each image that it was trained on: these cannot decide.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
@@ -260,7 +259,6 @@ class ModelRecord:
     made_of: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
     members: Sequence[MemberRecord] = ()
-    warnings: Sequence[str] = ()
     calibrated_on: str | None = None
     trained_on: Sequence[str] = ()
     provider: str = ""
