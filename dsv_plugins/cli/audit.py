@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError, one_line
 
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     notes: list[str] = []
     found = audit(train, test, build_registry(), notes.append)
     for note in notes:
-        print(f"note: {one_line(note)}", file=sys.stderr)
+        tell(f"note: {one_line(note)}")
     terminal = Terminal()
     if arguments.json:
         terminal.print_json_object(asdict(found))

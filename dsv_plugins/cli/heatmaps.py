@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from PIL import Image
 from torch import Tensor
 
 from dsv_plugins.data.overlay import overlay
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, StoreError
 from dsv_plugins.pixels import decode
 from dsv_plugins.types import Levels
 
 __all__ = ["PictureFolder", "mask_above", "overlay_of"]
 
+LONGEST = 240
+"""Bytes of a picture's name, of the 255 of most file systems: the rest is for a number and the suffix."""
 Draw = Callable[[NDArray[np.uint8], NDArray[Any]], Image.Image]
 """Draws what the heat of an image says, at the image's own size."""
 
@@ -54,20 +57,39 @@ class PictureFolder:
         self._path = path
         self._levels = levels
         self._draw = draw
+        self._option = option
         self._names: set[str] = set()
+        self._failed: list[tuple[Path, OSError]] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path} cannot be made ({error.strerror}); give another folder to {option}") from error
 
     def write(self, files: Sequence[Path], heatmaps: Tensor) -> None:
-        """Write the pictures of some images."""
+        """Write the pictures of some images; those that cannot be written do not keep the others from it."""
         for file, heat in zip(files, heatmaps.numpy(), strict=True):
-            self._draw(decode(file, None, levels=self._levels), heat).save(self._path / f"{self._name(file)}.png")
+            picture = self._draw(decode(file, None, levels=self._levels), heat)
+            try:
+                picture.save(self._path / f"{self._name(file)}.png")
+            except OSError as error:
+                self._failed.append((file, error))
+
+    def check(self) -> None:
+        """Name what could not be written.
+
+        Raises:
+            StoreError: There is something.
+        """
+        if self._failed:
+            file, error = self._failed[0]
+            raise StoreError(
+                f"{len(self._failed)} pictures of {self._option} cannot be written to {self._path}, such as that of "
+                f"{file} ({error.strerror or error})"
+            )
 
     def _name(self, file: Path) -> str:
-        """Return a name that no other image of this call has."""
-        wanted = f"{file.absolute().parent.name}-{file.stem}"
+        """Return a name that no other image of this call has, and that is short enough for a file."""
+        wanted = os.fsdecode(os.fsencode(f"{file.absolute().parent.name}-{file.stem}")[:LONGEST])
         name, number = wanted, 2
         while name in self._names:
             name, number = f"{wanted}-{number}", number + 1

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
+from dsv_plugins.cli.output import cell, tell
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, StoreError
 
@@ -90,7 +90,7 @@ def run(arguments: Namespace) -> int:
         return 0
     rows = list(_scored(model, files, skip_bad=arguments.skip_bad, pictures=pictures))
     if not rows:
-        print("dsv score: none of the images can be read", file=sys.stderr)
+        tell("dsv score: none of the images can be read")
         return 1
     judged = _judged(rows, model, arguments.false_discoveries)
     _tell_of_drift(model, rows)
@@ -99,11 +99,18 @@ def run(arguments: Namespace) -> int:
     if arguments.out:
         from dsv_plugins.run.folder import write_text
 
-        write_text(Path(arguments.out), text)  # in one step: an older file stays whole until then
+        try:
+            write_text(Path(arguments.out), text)  # in one step: an older file stays whole until then
+        except StoreError:
+            Terminal().write(text)  # what is computed is not lost
+            raise
     else:
         Terminal().write(text)
+    for folder in pictures:
+        folder.check()
     if known is not None and not arguments.json:
-        print("\n".join(known.lines()), file=sys.stderr)
+        for line in known.lines():
+            tell(line)
     return 0
 
 
@@ -127,7 +134,7 @@ def _files(arguments: Namespace) -> list[Path]:
 
 
 def _note(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr)
+    tell(f"note: {line}")
 
 
 def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
@@ -253,7 +260,7 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
         if not isinstance(outcome, InputError):
             batch.append((file, outcome))
         elif skip_bad:
-            print(f"left out: {outcome}", file=sys.stderr)
+            tell(f"left out: {outcome}")
         else:
             raise InputError(f"{outcome}; remove it, or leave such files out with --skip-bad") from outcome
         if len(batch) == most or (batch and place == len(files)):
@@ -314,5 +321,5 @@ def _rendered(judged: Sequence[Row], known: Labelled | None, *, as_json: bool) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(["" if value is None else value for value in row] for row in judged)
+    writer.writerows([cell(file), *("" if value is None else value for value in row)] for file, *row in judged)
     return text.getvalue()

@@ -191,10 +191,12 @@ class AUCRecord:
     Attributes:
         candidates: The AUC of each candidate, by its id.
         chosen: The AUC of each selector's choice.
+        model: The AUC of the model, which may be several candidates as one; None if it is not known.
     """
 
     candidates: Mapping[str, float]
     chosen: Mapping[str, float]
+    model: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +347,12 @@ def read_selection(run: RunFolder) -> SelectionRecord:
     return selection
 
 
-def read_aucs(run: RunFolder) -> Mapping[str, float]:
-    """Return the AUC of each candidate by its id; empty if no labels are known."""
+def read_aucs(run: RunFolder) -> AUCRecord:
+    """Read `aucs.json`; a record of no candidate if no labels are known."""
     if not run.aucs.exists():
-        return {}
+        return AUCRecord({}, {})
     advice = "remove it, or run the same `dsv demo` or `dsv bench` again"
-    return read_checksummed(run.aucs, AUCRecord, advice).candidates
+    return read_checksummed(run.aucs, AUCRecord, advice)
 
 
 def read_model(run: RunFolder) -> ModelRecord:

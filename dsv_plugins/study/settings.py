@@ -97,9 +97,9 @@ class StudySettings:
 
     train: Source
     test: Source | None = None
-    drop_suspects: float | None = field(default=None, metadata=IMAGES)
-    tile: int | None = field(default=None, metadata=IMAGES)
-    overlap: float = field(default=0.25, metadata=IMAGES)
+    drop_suspects: float | None = field(default=None, kw_only=True, metadata=IMAGES)
+    tile: int | None = field(default=None, kw_only=True, metadata=IMAGES)
+    overlap: float = field(default=0.25, kw_only=True, metadata=IMAGES)
     augmentation: str | Sequence[str] = field(default="cutpaste", metadata=CANDIDATES)
     grid: Space = field(default_factory=dict, metadata=CANDIDATES)
     search: str = field(default="grid", metadata=CANDIDATES)
