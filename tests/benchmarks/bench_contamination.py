@@ -23,7 +23,7 @@ from dsv_plugins.calibration import Calibration, images_to_keep_out
 from dsv_plugins.data.images import find_images
 from dsv_plugins.pixels import decode
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.training.suspects import suspects, unlikeness
+from dsv_plugins.training.suspects import SCORES, suspects, unlikeness
 
 SHARES = (0.0, 0.05, 0.1, 0.2)
 SIZE, MOST, MOST_DROPPED = 256, 40, 0.25
@@ -45,9 +45,9 @@ class Images:
         detector.reuse_features(some, {name: values[places] for name, values in self.features.items()})
         return some
 
-    def scores(self, train: np.ndarray, *sets: np.ndarray) -> list[np.ndarray]:
+    def scores(self, train: np.ndarray, *sets: np.ndarray, score: str = "both") -> list[np.ndarray]:
         """The scores of images if these are trained on; those of train images are as if each were left out."""
-        detector = build_registry().create(DetectorEncoderPlugin, "patch-memory")
+        detector = build_registry().create(DetectorEncoderPlugin, "patch-memory", {"score": score})
         known = self.taken(detector, train)
         detector.fit(known, lambda images, *, generator: images)
         return [detector.score(known if rows is train else self.taken(detector, rows)).numpy() for rows in sets]
@@ -90,7 +90,8 @@ def main() -> None:
         for share in SHARES:
             count = round(share / (1 - share) * arguments.good)
             mixed = np.concatenate([trained, np.arange(first_bad, first_bad + count)])
-            dropped = suspects(unlikeness(images.scores(mixed, mixed)[0]), MOST_DROPPED)
+            unlike = [unlikeness(images.scores(mixed, mixed, score=each)[0]) for each in SCORES]
+            dropped = suspects(np.max(unlike, axis=0), MOST_DROPPED)
             kept = np.delete(mixed, dropped)
             cells = [
                 ", ".join(f"{value:.2f}" for value in found[:2]) + f", {found[2]:.3f}"
