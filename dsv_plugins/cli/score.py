@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dsv_plugins.bench.labelled import Labelled
-    from dsv_plugins.cli.heatmaps import PictureFolder
+    from dsv_plugins.cli.heatmaps import BoxFile, PictureFolder
     from dsv_plugins.run.model import Model
     from dsv_plugins.run.records import ModelRecord
 
@@ -62,6 +62,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual patches in red")
     parser.add_argument("--masks", type=str, help="a folder for masks, white where an image is unusual")
+    parser.add_argument("--maps", type=str, help="a folder for the heat of each pixel, as .npy of the image's size")
+    parser.add_argument("--boxes", type=str, help="a JSON file for boxes around what is unusual, in the form of COCO")
     parser.add_argument(
         "--labels",
         type=str,
@@ -82,7 +84,7 @@ def run(arguments: Namespace) -> int:
     rate = None if arguments.recalibrate else arguments.false_alarms
     model = load(arguments.run, false_alarms=rate, plugins=arguments.plugins)
     labels = _labels(arguments.labels, files)
-    pictures = _picture_folders(arguments, model)
+    pictures = _heat_files(arguments, model)
     if arguments.recalibrate:
         model = _recalibrated(model, arguments)
     _tell(model, arguments)
@@ -122,6 +124,7 @@ def _files(arguments: Namespace) -> list[Path]:
         raise InputError("give --false-alarms or --false-discoveries, not both")
     check_rates(arguments, "false_alarms", "false_discoveries")
     check_target(arguments.out)
+    check_target(arguments.boxes)
     if not arguments.images and not arguments.recalibrate:
         raise InputError("give folders or files to judge")
     given = [Path(name) for name in arguments.images]
@@ -137,26 +140,30 @@ def _note(line: str) -> None:
     tell(f"note: {line}")
 
 
-def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
-    """Return the folders for what the call asks to be drawn, made before anything is scored."""
-    from dsv_plugins.cli.heatmaps import PictureFolder, mask_above, overlay_of
+def _heat_files(arguments: Namespace, model: Model) -> list[PictureFolder | BoxFile]:
+    """Return what the call asks to be written of heatmaps, made before anything is scored."""
+    from dsv_plugins.cli.heatmaps import BoxFile, PictureFolder, heat_of_pixels, mask_above, overlay_of
 
-    record = model.record
-    if record.heat_scale is None and (arguments.heatmaps or arguments.masks):
-        _note(f"the detector {record.detector!r} has no heatmaps, so none are written")
+    asked = [name for name in ("heatmaps", "maps", "masks", "boxes") if arguments[name]]
+    scale, threshold, levels = model.record.heat_scale, model.record.heat_threshold, model.record.levels
+    if scale is None:
+        if asked:
+            _note(f"the detector {model.record.detector!r} has no heatmaps, so none are written")
         return []
-    folders = []
-    if arguments.heatmaps and record.heat_scale is not None:
-        folders.append(
-            PictureFolder(Path(arguments.heatmaps), overlay_of(record.heat_scale), "--heatmaps", record.levels)
+    draw = {"heatmaps": overlay_of(scale), "maps": heat_of_pixels}
+    if threshold is not None:
+        draw["masks"] = mask_above(threshold)
+    elif {"masks", "boxes"} & set(asked):
+        raise InputError(
+            f"there are no {'masks' if arguments.masks else 'boxes'} without a threshold for heat, and the study held "
+            "no good images out; select again with --holdout 0.2"
         )
-    if arguments.masks:
-        if record.heat_threshold is None:
-            raise InputError("no mask can be drawn: the study kept no good images out, so it has no threshold for heat")
-        folders.append(
-            PictureFolder(Path(arguments.masks), mask_above(record.heat_threshold), "--masks", record.levels)
-        )
-    return folders
+    files: list[PictureFolder | BoxFile] = [
+        PictureFolder(Path(arguments[name]), draw[name], f"--{name}", levels) for name in asked if name in draw
+    ]
+    if arguments.boxes and threshold is not None:
+        files.append(BoxFile(Path(arguments.boxes), threshold, levels))
+    return files
 
 
 def _recalibrated(model: Model, arguments: Namespace) -> Model:
@@ -227,7 +234,7 @@ def _tell(model: Model, arguments: Namespace) -> None:
 
 
 def _scored(
-    model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder] = ()
+    model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder | BoxFile] = ()
 ) -> Iterator[Scored]:
     """The score and the brightness of each image; some are decoded while others are scored, to spare memory."""
     for batch, pixels in _decoded(files, model.record, skip_bad=skip_bad):
