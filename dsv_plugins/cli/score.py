@@ -18,6 +18,7 @@ from rich.progress import track
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, StoreError
+from dsv_plugins.types import ANOMALOUS, NORMAL
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 BATCH = 64
-ANOMALOUS, NORMAL = "anomalous", "normal"
 COLUMNS = ("file", "score", "p_value", "verdict")
 
 
