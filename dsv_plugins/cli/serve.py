@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 
@@ -43,7 +44,8 @@ def run(arguments: Namespace) -> int:
 
     model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)
     limits = Limits(arguments.max_megabytes, arguments.max_megapixels, arguments.max_waiting, arguments.batch)
-    with listen(arguments.host, arguments.port) as listening:
+    # To be asked to end is how it ends.
+    with listen(arguments.host, arguments.port) as listening, contextlib.suppress(KeyboardInterrupt):
         host, port, *_ = listening.getsockname()
         if model.calibration is None:
             print(f"note: no p-values and no verdicts: {NO_CALIBRATION}", file=sys.stderr)

@@ -163,12 +163,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(model: Model, limits: Limits, listening: socket.socket) -> None:
-    """Answer requests until the process is asked to end; those that were accepted are still answered."""
+    """Answer requests until the process is asked to end; those that were accepted are still answered.
+
+    Raises:
+        KeyboardInterrupt: It was asked to.
+    """
     config = uvicorn.Config(
         application(model, limits), log_level=logging.WARNING, timeout_graceful_shutdown=SECONDS_TO_END
     )
-    with contextlib.suppress(KeyboardInterrupt):  # what ended it is raised again at the end
-        uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
