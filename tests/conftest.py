@@ -172,7 +172,7 @@ def calibrated_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dsv_plugins import select
 
     folder = tmp_path_factory.mktemp("line")
-    for kind, seeds in (("good", range(30)), ("new", range(100, 106))):
+    for kind, seeds in (("good", range(40)), ("new", range(100, 106))):
         (folder / kind).mkdir()
         for seed in seeds:
             write_photo(folder / kind / f"{seed}.png", seed)
@@ -181,7 +181,7 @@ def calibrated_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "new",
         detector="patch-memory",
         detector_params={"image_size": 64},
-        holdout=0.3,
+        holdout=0.4,
         executor="serial",
         out=folder / "<b>run",
     )

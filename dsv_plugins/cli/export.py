@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 
 __all__ = ["add_arguments", "run"]
@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> int:
         f"returns {', '.join(outputs)}",
     ]
     if model.false_alarms is None:
-        print(f"note: no p-values and no verdicts: {NO_CALIBRATION}", file=sys.stderr)
+        tell(f"note: no p-values and no verdicts: {NO_CALIBRATION}")
     else:
         told.append(f"false-alarm rate {model.false_alarms:.3g}")
     Terminal().print(literal("; ".join(told)), soft_wrap=True)

@@ -48,5 +48,9 @@ def check_rates(arguments: Namespace, *names: str) -> None:
 
 def check_target(out: str | None) -> None:
     """Refuse a file whose folder is not there, before anything is computed for it."""
-    if out and not Path(out).absolute().parent.is_dir():
+    if not out:
+        return
+    if not Path(out).absolute().parent.is_dir():
         raise InputError(f"{out} cannot be written, since its folder is not there; make it first")
+    if Path(out).is_dir():  # which also says whether the name is too long
+        raise InputError(f"{out} cannot be written, since it is a folder; give the name of a file")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import one_line
 
@@ -44,5 +44,5 @@ def write_report(run: Run) -> Path | None:
 
         return build(run)
     except Exception as error:
-        print(f"no report: {one_line(str(error)) or type(error).__name__}", file=sys.stderr)
+        tell(f"no report: {one_line(str(error)) or type(error).__name__}")
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import sys
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates
+from dsv_plugins.cli.output import tell
 from dsv_plugins.errors import InputError
 
 __all__ = ["add_arguments", "run"]
@@ -48,8 +48,12 @@ def run(arguments: Namespace) -> int:
     with listen(arguments.host, arguments.port) as listening, contextlib.suppress(KeyboardInterrupt):
         host, port, *_ = listening.getsockname()
         if model.calibration is None:
-            print(f"note: no p-values and no verdicts: {NO_CALIBRATION}", file=sys.stderr)
+            _note(f"no p-values and no verdicts: {NO_CALIBRATION}")
         shown = f"[{host}]" if ":" in host else host
-        print(f"dsv serve: http://{shown}:{port} judges images; Ctrl-C ends it", file=sys.stderr, flush=True)
-        serve(model, limits, listening)
+        tell(f"dsv serve: http://{shown}:{port} judges images; Ctrl-C ends it")
+        serve(model, limits, listening, _note)
     return 0
+
+
+def _note(line: str) -> None:
+    tell(f"note: {line}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveFloat
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
+from dsv_plugins.cli.output import tell
 
 __all__ = ["add_arguments", "run"]
 
@@ -41,11 +41,11 @@ def run(arguments: Namespace) -> int:
     watch = Watch(model, Path(arguments.folder), Path(arguments.out), _note)
     if model.calibration is None:
         _note(f"no p-values and no verdicts: {NO_CALIBRATION}")
-    print(f"dsv watch: waits for images in {arguments.folder}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    tell(f"dsv watch: waits for images in {arguments.folder}; Ctrl-C ends it")
     while True:
         watch.judge_new()
         time.sleep(arguments.every)
 
 
 def _note(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr, flush=True)
+    tell(f"note: {line}")

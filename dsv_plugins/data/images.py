@@ -49,6 +49,7 @@ __all__ = [
     "find_images",
     "levels_of",
     "median_size",
+    "own_sizes",
     "split_folder",
     "split_pixels",
     "survey",
@@ -151,10 +152,14 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 def median_size(paths: Sequence[Path]) -> tuple[int, int] | None:
     """Return the height and the width of the image of median aspect, from headers; None if none can be read."""
-    with collecting_warnings(), warnings_of_pillow():
-        known = [size for size in map(_size, paths) if size is not None]
-    sizes = sorted(known, key=lambda size: (size[0] / size[1], size))
+    sizes = sorted(own_sizes(paths), key=lambda size: (size[0] / size[1], size))
     return sizes[len(sizes) // 2] if sizes else None
+
+
+def own_sizes(paths: Sequence[Path]) -> list[tuple[int, int]]:
+    """Return the heights and widths of the images that can be read, from their headers."""
+    with collecting_warnings(), warnings_of_pillow():
+        return [size for size in map(_size, paths) if size is not None]
 
 
 def _size(path: Path) -> tuple[int, int] | None:

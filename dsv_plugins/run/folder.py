@@ -184,8 +184,8 @@ def finite(content: Any) -> Any:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a text file in one step, as `write_bytes` does."""
-    write_bytes(path, content.encode())
+    """Write a text file in one step, as `write_bytes` does; what of a file's name is not UTF-8 is spelled out."""
+    write_bytes(path, content.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -25,6 +25,7 @@ class Judged:
     """What a model makes of one image; p-value and verdict are None if it is not calibrated."""
 
     score: float
+    light: float
     p_value: float | None
     verdict: str | None
     heatmap: NDArray[Any] | None
@@ -41,8 +42,10 @@ def judge_all(model: Model, images: Sequence[Pixels], *, heatmaps: bool = False)
     maps = [None] * len(images) if found.heatmaps is None else list(found.heatmaps.numpy())
     verdicts = {True: ANOMALOUS, False: NORMAL, None: None}
     return [
-        Judged(score, p_value, verdicts[alarm], heat)
-        for score, p_value, alarm, heat in zip(found.scores.tolist(), p_values, alarms, maps, strict=True)
+        Judged(score, light, p_value, verdicts[alarm], heat)
+        for score, light, p_value, alarm, heat in zip(
+            found.scores.tolist(), found.light.tolist(), p_values, alarms, maps, strict=True
+        )
     ]
 
 

@@ -20,11 +20,11 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dsv_plugins.data.overlay import overlay
 from dsv_plugins.errors import DSVError, InputError
-from dsv_plugins.pixels import FORMATS, Pixels, decode
+from dsv_plugins.pixels import FORMATS, Note, Pixels, decode
 from dsv_plugins.run.model import Model
 from dsv_plugins.serving.batches import Batches
 
@@ -67,16 +67,23 @@ class _Metrics:
         self.registry = registry = CollectorRegistry()
         self.images = Counter("dsv_images", "Images that were judged", ["verdict"], registry=registry)
         self.refused = Counter("dsv_refused", "Requests that were refused", ["status"], registry=registry)
+        self.changed = Gauge("dsv_changed", "Whether the images have changed since the selection", registry=registry)
         self.seconds = Histogram("dsv_seconds", "Seconds from a request to its answer", registry=registry)
         self.batches = Histogram("dsv_batch_size", "Images judged at once", buckets=BATCH_SIZES, registry=registry)
         self.p_values = Histogram("dsv_p_value", "P-values of images", buckets=P_VALUES, registry=registry)
 
 
-def application(model: Model, limits: Limits) -> FastAPI:
-    """Return the application that answers requests with a model."""
+def application(model: Model, limits: Limits, note: Note) -> FastAPI:
+    """Return the application that answers requests with a model.
+
+    Args:
+        model: The model.
+        limits: What is refused.
+        note: Called with a line if the images have changed.
+    """
     metrics = _Metrics()
     batches, places = Batches(model, limits.batch, metrics.batches.observe), asyncio.Semaphore(limits.waiting)
-    record, page = model.record, _page(model)
+    record, page, drift = model.record, _page(model), model.drift()
 
     @contextlib.asynccontextmanager
     async def judging(_: FastAPI) -> AsyncIterator[None]:
@@ -110,6 +117,9 @@ def application(model: Model, limits: Limits) -> FastAPI:
             }
             if judged.heatmap is not None:
                 answer["heatmap"] = await asyncio.to_thread(_drawn, content, judged.heatmap, model)
+        if changed := drift.add([judged.score], [judged.light]):
+            metrics.changed.set(1)
+            note(changed)
         metrics.images.labels(judged.verdict).inc()
         if judged.p_value is not None:
             metrics.p_values.observe(judged.p_value)
@@ -125,6 +135,7 @@ def application(model: Model, limits: Limits) -> FastAPI:
             "made_of": record.made_of,
             "false_alarms": model.false_alarms,
             "held_out_images": None if model.calibration is None else len(model.calibration.held_out),
+            "changed": drift.changed,
             "version": app.version,
         }
 
@@ -162,14 +173,14 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(model: Model, limits: Limits, listening: socket.socket) -> None:
+def serve(model: Model, limits: Limits, listening: socket.socket, note: Note) -> None:
     """Answer requests until the process is asked to end; those that were accepted are still answered.
 
     Raises:
         KeyboardInterrupt: It was asked to.
     """
     config = uvicorn.Config(
-        application(model, limits), log_level=logging.WARNING, timeout_graceful_shutdown=SECONDS_TO_END
+        application(model, limits, note), log_level=logging.WARNING, timeout_graceful_shutdown=SECONDS_TO_END
     )
     uvicorn.Server(config).run(sockets=[listening])
 

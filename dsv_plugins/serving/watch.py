@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from dsv_plugins.data.images import IMAGE_SUFFIXES, at_once, decode_all, files_below
-from dsv_plugins.errors import DSVError, InputError, StoreError
+from dsv_plugins.errors import DSVError, InputError, StoreError, cell
 from dsv_plugins.pixels import Note
 from dsv_plugins.run.model import Model
 from dsv_plugins.serving.batches import Judged, judge_all
@@ -33,7 +33,7 @@ class Watch:
         model: The model.
         folder: The folder, with all folders in it.
         out: The CSV file.
-        note: Called with a line about an image, such as one that cannot be read.
+        note: Called with a line about an image, such as one that cannot be read, or if the images have changed.
 
     Raises:
         InputError: The folder is not there, or the file is another one.
@@ -45,6 +45,7 @@ class Watch:
             raise InputError(f"{folder} is not a folder; give the folder in which images arrive")
         self._model, self._folder, self._out, self._note = model, folder, out, note
         self._seen: dict[Path, State] = {}
+        self._drift = model.drift()
         try:
             self._done = _rows_of(out)
         except OSError as error:
@@ -82,6 +83,8 @@ class Watch:
         for file, outcome in judged:
             if isinstance(outcome, DSVError):
                 self._note(str(outcome))
+            elif changed := self._drift.add([outcome.score], [outcome.light]):
+                self._note(changed)
             key = self._name(file), _told(self._seen[file])
             self._done.add(key)
             said = (
@@ -91,18 +94,18 @@ class Watch:
             )
             writer.writerow([*key, *("" if value is None else value for value in said)])
         try:
-            with self._out.open("a", newline="", encoding="utf-8", errors="surrogateescape") as target:
+            with self._out.open("a", newline="", encoding="utf-8") as target:
                 target.write(text.getvalue())
         except OSError as error:
             raise StoreError(f"{self._out} cannot be written ({error.strerror}); what is in it stays") from error
 
     def _name(self, file: Path) -> str:
-        return file.relative_to(self._folder).as_posix()
+        return cell(file.relative_to(self._folder).as_posix())
 
 
 def _rows_of(out: Path) -> set[tuple[str, str]]:
     """Return which images a file has rows of; it is begun if it is not there, and its last row completed or cut off."""
-    with out.open("a+", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with out.open("a+", newline="", encoding="utf-8") as file:
         file.seek(0)
         content = file.read()
         whole = content[: content.rfind("\n") + 1]  # a kill may have left a part of a row behind it
@@ -110,7 +113,7 @@ def _rows_of(out: Path) -> set[tuple[str, str]]:
         if tuple(header) != COLUMNS or (content and not whole):
             raise InputError(f"{out} has other columns than {','.join(COLUMNS)}; give another --out")
         if len(whole) < len(content):
-            file.truncate(len(whole.encode("utf-8", "surrogateescape")))
+            file.truncate(len(whole.encode()))
         if not whole:
             file.write(f"{','.join(COLUMNS)}\n")
     return {(name, modified) for name, modified, *_ in rows}

@@ -179,7 +179,7 @@ def test_the_same_study_again_leaves_a_recalibration_alone(tmp_path: Path):
     select(train, test, **settings)
     model = dsv_plugins.load(tmp_path / "run")
     assert len(model.calibration.held_out) == 6
-    model.recalibrated(torch.arange(9.0), test)
+    model.recalibrated(torch.arange(9.0), torch.arange(9.0), test)
     select(train, test, **settings)
     assert len(dsv_plugins.load(tmp_path / "run").calibration.held_out) == 9
 

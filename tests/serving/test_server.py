@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import dsv_here
+from conftest import dsv_here, texture
 from PIL import Image
 
 from dsv_plugins import Model
@@ -115,6 +115,22 @@ def test_health(address: str, calibrated_run: Path, calibrated_model: Model):
     assert found["held_out_images"] == len(calibrated_model.calibration.held_out)
 
 
+def test_it_says_once_that_the_images_have_changed_and_sigterm_ends_it(calibrated_run: Path):
+    content = [io.BytesIO() for _ in range(60)]
+    for number, file in enumerate(content):
+        Image.fromarray(texture(300 + number, size=70) // 2).save(file, "PNG")
+    with serving(calibrated_run) as (process, address):
+        assert json.loads(ask(f"{address}/health")[1])["changed"] is None
+        for file in content:
+            assert ask(f"{address}/predict", file.getvalue())[0] == 200
+        changed = json.loads(ask(f"{address}/health")[1])["changed"]
+        assert changed.startswith("the images have changed: their brightness")
+        assert "\ndsv_changed 1.0\n" in ask(f"{address}/metrics")[1]
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[1] == f"note: {changed}\n"
+        assert process.returncode == 0
+
+
 def png(height: int, width: int, *, noise: bool = False) -> bytes:
     pixels = np.zeros((height, width), np.uint8)
     if noise:
@@ -186,11 +202,10 @@ def test_the_page_shows_a_dropped_image_and_nothing_of_its_name_runs(address: st
         browser.quit()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_cleanly(calibrated_run: Path, photos: list[Path], number: int):
+def test_ctrl_c_ends_it_cleanly(calibrated_run: Path, photos: list[Path]):
     with serving(calibrated_run) as (process, address):
         assert judged(address, photos[0])["verdict"]
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert process.stderr.read() == ""
 

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import dsv_here
+from conftest import dsv_here, texture
+from PIL import Image
 
 from dsv_plugins import InputError, Model
 from dsv_plugins.serving.watch import COLUMNS, Watch
@@ -61,6 +62,26 @@ def test_every_image_once_with_the_numbers_of_predict(
     os.utime(inbox / photos[0].name, (9, 9))  # another image under an old name
     assert [again.judge_new() for _ in range(3)] == [0, 2, 0]
     assert names(out)[6:] == [photos[0].name, f"deep/{photos[0].name}"]
+
+
+def test_it_says_once_that_the_images_have_changed(calibrated_model: Model, inbox: Path, out: Path):
+    for number in range(60):
+        Image.fromarray(texture(300 + number, size=70) // 2).save(inbox / f"{number:02d}.png")
+    notes: list[str] = []
+    watch = Watch(calibrated_model, inbox, out, notes.append)
+    assert [watch.judge_new() for _ in range(2)] == [0, 60]
+    (note,) = notes
+    assert note.startswith("the images have changed: their brightness")
+
+
+def test_a_name_is_no_formula_and_no_other_row(calibrated_model: Model, photos: list[Path], inbox: Path, out: Path):
+    for name in ("=1+1.png", "a\nb,c.png"):
+        shutil.copy(photos[0], inbox / name)
+    for _ in range(2):
+        watch = Watch(calibrated_model, inbox, out, print)
+        watch.judge_new()
+        watch.judge_new()
+        assert sorted(names(out)) == ["./=1+1.png", "a\\nb,c.png"]
 
 
 def test_a_file_is_left_until_it_is_whole(calibrated_model: Model, photos: list[Path], inbox: Path, out: Path):

@@ -19,6 +19,7 @@ from dsv_anomalib.models import Model, detector_of
 from dsv_anomalib.native import DETECTOR, CutPaste, OwnModule
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, UnknownPluginError, build_registry
+from dsv_plugins.errors import quoted
 
 __all__ = ["TrainedDetector", "fitted_module", "load"]
 
@@ -59,7 +60,7 @@ def load(
     if found.calibration is None or found.false_alarms is None:
         raise InputError(
             f"{run} has no threshold, since no good images were kept out of training; give some with "
-            f"`dsv score {run} IMAGES --recalibrate FOLDER`"
+            f"`dsv score {quoted(run)} IMAGES --recalibrate FOLDER`"
         )
     record, module = found.record, fitted_module(found, plugins)
     post_processor = LabelFreePostProcessor()
