@@ -75,7 +75,7 @@ def run(arguments: Namespace) -> int:
         tell("dsv score: none of the images can be read")
         return 1
     text = _rendered(_judged(rows, model, arguments.false_discoveries), as_json=arguments.json)
-    if arguments.out:
+    if arguments.out is not None:
         from dsv_plugins.run.folder import write_text
 
         try:
