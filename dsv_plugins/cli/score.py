@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
-from dsv_plugins.cli.output import cell, tell
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal
-from dsv_plugins.errors import InputError, StoreError
+from dsv_plugins.errors import InputError, StoreError, cell
+from dsv_plugins.types import ANOMALOUS, NORMAL
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 BATCH = 64
-ANOMALOUS, NORMAL = "anomalous", "normal"
 COLUMNS = ("file", "score", "p_value", "verdict")
 Row = tuple[str, float, float | None, str | None]
 

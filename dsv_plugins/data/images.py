@@ -45,6 +45,7 @@ __all__ = [
     "Survey",
     "at_once",
     "decode_all",
+    "files_below",
     "find_images",
     "levels_of",
     "median_size",
@@ -120,7 +121,7 @@ def find_images(folder: Path, note: Note | None = None) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give a folder of images")
-    files = list(_walk(folder))
+    files = list(files_below(folder))
     images = sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         kinds = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
@@ -311,7 +312,8 @@ def _write_header(content: IO[bytes], shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(content, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file below a folder, at any depth; hidden ones are skipped."""
     seen = {folder.resolve()}
     for parent, folders, names in os.walk(folder, followlinks=True):
         # A link may lead back to a folder that was seen already.

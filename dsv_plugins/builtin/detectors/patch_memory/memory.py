@@ -102,7 +102,7 @@ class PatchMemory(nn.Module):
         """Return the distance of each patch: (images, height, width)."""
         height, width = self.usual.shape
         queries = (features[PATCHES] - self.centre) @ self.whitening
-        images, shifts = len(queries), self._shifts
+        images, shifts = queries.shape[0], self._shifts  # its `len` would make an exporter take it for a constant
         padded = functional.pad(queries, (0, 0, *(self.window,) * 4))
         # The patches that may be compared with each position of the memory: (positions, shifts × images, features).
         near = torch.stack([padded[:, top : top + height, left : left + width] for top, left in shifts])
