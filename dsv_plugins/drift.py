@@ -25,6 +25,8 @@ USUAL_ANOMALIES = 0.3
 WITHIN = 0.5
 """The share of good images that lie within the limits, at least."""
 BETS = 50
+LARGEST = 1e100
+"""What a bet can win: a stream that has changed may go on for long."""
 
 
 class ShiftTest:
@@ -67,7 +69,7 @@ class ShiftTest:
             self._begin()
         stake = 0.5 / HORIZON + (0.5 if self._count == 0 else 0.0)
         beyond = not self.lowest <= value <= self.highest
-        self._won = (self._won + stake) * self._factors[beyond]
+        self._won = ((self._won + stake) * self._factors[beyond]).clip(max=LARGEST)
         self._count += 1
         return bool(self._won.mean() >= self._needed)
 

@@ -23,6 +23,7 @@ from dsv_plugins.cli import (
     score,
     select,
     serve,
+    update,
     watch,
 )
 from dsv_plugins.cli.output import tell
@@ -31,7 +32,7 @@ from dsv_plugins.errors import one_line
 __all__ = ["build_parser"]
 
 COMMANDS: tuple[ModuleType, ...] = (
-    *(audit, select, score, export, serve, watch, report),
+    *(audit, select, score, update, export, serve, watch, report),
     *(demo, bench, plugins, check, new),
 )
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""

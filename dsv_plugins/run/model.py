@@ -36,7 +36,9 @@ __all__ = [
     "Model",
     "Prediction",
     "Trained",
+    "checked_rate",
     "load",
+    "member_folder",
     "save_model",
 ]
 
@@ -166,7 +168,7 @@ class Model:
             false_alarms: As for `load`.
         """
         calibration = Calibration(scores.numpy())
-        rate = _checked_rate(calibration, false_alarms)
+        rate = checked_rate(calibration, false_alarms)
         run = RunFolder(self.run)
         with run.locked():
             record = replace(read_model(run), calibrated_on=str(images.absolute()))
@@ -199,7 +201,7 @@ def save_model(
     light: Array | None,
     heatmaps: Array | None,
 ) -> None:
-    """Write the model of a run. If the same model was recalibrated before, it stays so.
+    """Write the model of a run. If the same model was recalibrated or updated before, it stays so.
 
     Args:
         run: The run folder.
@@ -211,12 +213,14 @@ def save_model(
     """
     with contextlib.suppress(StoreError):  # there is none yet, or it is damaged
         before = read_model(run)
+        if before.candidate == record.candidate and before.history:
+            return
         if before.candidate == record.candidate and before.calibrated_on is not None:
             record = replace(record, calibrated_on=before.calibrated_on)
             held_out, light = (load_if_any(run.model, name) for name in (HELD_OUT, HELD_OUT_LIGHT))
     with finished_folder(run.model) as folder:
         for place, write in enumerate(members):
-            target = _member_folder(folder, place) if record.members else folder
+            target = member_folder(folder, place) if record.members else folder
             target.mkdir(parents=True, exist_ok=True)
             write(target)
         (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
@@ -243,7 +247,7 @@ def load(run: Path | str, *, false_alarms: float | None = None, plugins: object 
     record = read_model(folder)
     held_out = load_if_any(folder.model, HELD_OUT)
     calibration = None if held_out is None else Calibration(held_out)
-    rate = _checked_rate(calibration, false_alarms)
+    rate = checked_rate(calibration, false_alarms)
     detector, changed = _detector(folder, record, plugins)
     return Model(folder.path, detector, record, calibration, rate, changed, load_if_any(folder.model, HELD_OUT_LIGHT))
 
@@ -280,7 +284,7 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
                     Member(
                         each.detector,
                         frozen_part_name(each),
-                        loaded(each.detector, _member_folder(folder.model, place), each.detector_params),
+                        loaded(each.detector, member_folder(folder.model, place), each.detector_params),
                         each.scale,
                         each.share,
                         each.heat,
@@ -297,12 +301,13 @@ def _detector(folder: RunFolder, record: ModelRecord, plugins: object) -> tuple[
     return detector, changed
 
 
-def _member_folder(model: Path, place: int) -> Path:
+def member_folder(model: Path, place: int) -> Path:
     """Return where the files of an ensemble's member are."""
     return model / "members" / str(place)
 
 
-def _checked_rate(calibration: Calibration | None, false_alarms: float | None) -> float | None:
+def checked_rate(calibration: Calibration | None, false_alarms: float | None) -> float | None:
+    """Return the rate of false alarms, or the default one, once it is known that it can be promised."""
     if calibration is None:
         if false_alarms is not None:
             raise InputError(f"no false-alarm rate can be promised: {NO_CALIBRATION}")

@@ -33,6 +33,7 @@ __all__ = [
     "ModelRecord",
     "SelectionRecord",
     "StudyRecord",
+    "UpdateRecord",
     "parse_record",
     "read_aucs",
     "read_checksummed",
@@ -221,6 +222,25 @@ class MemberRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """What one `dsv update` did to a model.
+
+    Attributes:
+        images: Where the new good images come from.
+        remembered: How many of them the detector remembers.
+        deciding: How many images decide since then, old and new ones.
+        threshold_before: The score above which there was an alarm; None if there was no calibration.
+        threshold: The score above which there is one.
+    """
+
+    images: str
+    remembered: int
+    deciding: int
+    threshold_before: float | None
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecord:
     """The content of `model/model.json`: what the detector beside it is.
 
@@ -241,6 +261,7 @@ class ModelRecord:
         members: If it is an ensemble, its detectors; their files are in the folder `members`, by their place here.
         calibrated_on: The folder of good images whose scores decide; None for those that the study held out.
         trained_on: The beginning of the hash of each image that it was trained on: these cannot decide.
+        history: What `dsv update` did to it, the first one first.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
         plugins: The files and modules with plugins that the study was given.
     """
@@ -261,6 +282,7 @@ class ModelRecord:
     members: Sequence[MemberRecord] = ()
     calibrated_on: str | None = None
     trained_on: Sequence[str] = ()
+    history: Sequence[UpdateRecord] = ()
     provider: str = ""
     plugins: Sequence[str] = ()
 

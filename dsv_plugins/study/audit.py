@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,20 +13,21 @@ import numpy as np
 import torch
 
 from dsv_plugins.data.dataset import prepare
-from dsv_plugins.data.images import own_sizes, survey
-from dsv_plugins.data.listing import copies_note, grouped
+from dsv_plugins.data.images import median_size, own_sizes, survey
+from dsv_plugins.data.listing import copies_note, grouped, image_files
 from dsv_plugins.data.near_copies import near_copies
 from dsv_plugins.data.shift import shift_warning
-from dsv_plugins.data.sources import Source
 from dsv_plugins.plugins.registry import Registry
 from dsv_plugins.run.artifacts import open_images, read_image_index
 from dsv_plugins.training.suspects import suspects, unlikeness_of_images
 
 __all__ = ["Audit", "Unlike", "audit"]
 
-SIZE = 256
+MOST_SIZE = 256
 """At which images are compared, as the default detector sees them."""
 LISTED = 10
+
+Files = Path | str | Sequence[Path | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Audit:
         ]
 
 
-def audit(train: Source, test: Source | None, registry: Registry, note: Callable[[str], None] | None = None) -> Audit:
+def audit(train: Files, test: Files | None, registry: Registry, note: Callable[[str], None] | None = None) -> Audit:
     """Look at images as a study would get them. Nothing is written but into a temporary folder.
 
     Args:
@@ -83,7 +85,9 @@ def audit(train: Source, test: Source | None, registry: Registry, note: Callable
     """
     with tempfile.TemporaryDirectory(prefix="dsv-audit-") as temporary:
         folder = Path(temporary, "images")
-        bad = prepare(train, test, folder, size=SIZE, keeps_aspect=True, holdout=0, skip_bad=True, note=note)
+        own = median_size(image_files(train)) or (MOST_SIZE, MOST_SIZE)
+        size = min(MOST_SIZE, round(math.sqrt(math.prod(own))))  # larger images show nothing more
+        bad = prepare(train, test, folder, size=size, keeps_aspect=True, holdout=0, skip_bad=True, note=note)
         files = read_image_index(folder).files
         pixels = {name: torch.from_numpy(np.array(open_images(folder, name))) for name in files}
         found = unlikeness_of_images(registry, pixels["train"])

@@ -54,6 +54,6 @@ class Study(StudySettings):
             return run_study(plan_study(self, registry), executor, observer, command=command)
 
 
-def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Run:
+def select(train: Source, test: Source | None = None, *, observer: Observer | None = None, **settings: Any) -> Run:
     """Run a study in one call; the settings are those of `StudySettings`."""
     return Study(train, test, **settings).run(observer)

@@ -138,6 +138,13 @@ class PatchMemory(nn.Module):
         same = differences <= SAME_IMAGE**2 * self.pooled.square().sum(dim=-1)
         return same & ~same.all(dim=1, keepdim=True)
 
+    def extended(self, features: PatchFeatures) -> PatchMemory:
+        """Return a memory with the patches of more good images, whitened as those that it has."""
+        patches = [((each.float() - self.centre) @ self.whitening).half().flatten(0, 1) for each in features[PATCHES]]
+        bank = torch.cat([self.bank, torch.stack(patches, dim=1)], dim=1)
+        pooled = torch.cat([self.pooled, features[POOLED].float()])
+        return PatchMemory({**self.state_dict(), "bank": bank, "pooled": pooled}, self.window)
+
     def standardised(self, distances: Tensor) -> Tensor:
         """Return distances in units of what is usual at their position: about 0 ± 1 on good images."""
         return (distances - self.usual) / self.spread
