@@ -21,6 +21,9 @@ failed check.
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
+import unicodedata
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -41,6 +44,11 @@ __all__ = [
     "did_you_mean",
 ]
 
+NO_MEMORY = ("allocate memory", "failed to map segment", "bad_alloc")
+NO_THREADS = ("start new thread", "resource temporarily unavailable")
+"""What libraries say, in lower case, if the system gives them no more."""
+FORMULA = tuple("=+-@＝＋－＠")
+"""With these a formula begins, in some spreadsheets with the wide ones too."""
 SIMILAR = 0.65
 """How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 
@@ -101,12 +109,42 @@ class InputError(DSVError):
     exit_code = 2
 
 
-def one_line(text: str) -> str:
-    """The text on one line, with control characters spelled out, so that no plugin can redraw the user's terminal."""
+def printable(text: str) -> str:
+    """Return the text with control characters spelled out, and nothing else changed.
+
+    Neither a plugin nor the name of a file can then redraw the user's terminal, nor begin another line.
+    """
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in " ".join(text.split())
+        character
+        if character.isprintable() or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
+
+
+def cell(path: object) -> str:
+    """Return a path for a CSV file, so that no spreadsheet takes it for a formula, nor a terminal for a command."""
+    text = printable(str(path))
+    return f"./{text}" if text.startswith(FORMULA) else text
+
+
+def one_line(text: str) -> str:
+    """Return prose of others, such as the message of a library, on one line and printable."""
+    return printable(" ".join(text.split()))
+
+
+def quoted(path: object) -> str:
+    """Return a path as it is given to a shell, in one line: whoever copies it names the same file."""
+    text = str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    spelled = "".join(
+        character
+        if character.isprintable() and character not in "\\'"
+        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+        for character in text
+    )
+    return f"$'{spelled}'"
 
 
 class RemoteError(Exception):
@@ -117,12 +155,21 @@ class RemoteError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception's type and message, on one line."""
+    """Return an exception's type and message, on one line, and what to do if the system gives no more."""
     try:
         message = one_line(str(error))
     except Exception:  # a foreign exception may fail even at this
         message = ""
-    return f"{type(error).__name__}: {_shortened(message, 300)}" if message else type(error).__name__
+    named = f"{type(error).__name__}: {shortened(message)}" if message else type(error).__name__
+    return f"{named}{_shortage(error, message.lower())}"
+
+
+def _shortage(error: BaseException, message: str) -> str:
+    if isinstance(error, MemoryError) or any(each in message for each in NO_MEMORY):
+        return " (there is not enough memory: free some, or raise the limit, `ulimit -v`)"
+    if any(each in message for each in NO_THREADS):
+        return " (no more threads may be started: raise the limit, `ulimit -u`, or that of memory, `ulimit -v`)"
+    return ""
 
 
 def reason_of(error: BaseException) -> str:
@@ -133,7 +180,7 @@ def reason_of(error: BaseException) -> str:
 def shown(value: object, limit: int = 60) -> str:
     """Return a value as it is written in Python, for a line of ours that names it."""
     try:
-        return _shortened(one_line(repr(value)), limit)
+        return shortened(one_line(repr(value)), limit)
     except Exception:  # as above
         return f"<{type(value).__name__}>"
 
@@ -143,7 +190,8 @@ def too_late(seconds: float) -> TrainingError:
     return TrainingError(f"it took longer than {seconds:g} s; give it more time with --timeout, or fewer updates")
 
 
-def _shortened(text: str, limit: int) -> str:
+def shortened(text: str, limit: int = 300) -> str:
+    """Return the beginning of a text that is longer than the limit, and any other as it is."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -47,6 +49,16 @@ KINDS = (
     "several of them"
 )
 
+LARGE = 64_000_000
+"""Pixels of an image that takes some hundred MB while it is decoded: of these, one is decoded at a time."""
+BYTES = 4
+"""Of memory for each pixel of a colour image, as Pillow holds it."""
+STRIP = 256
+"""Rows at once whose sixteen bits become eight: numbers take several times the memory of the image meanwhile."""
+_one_at_a_time = threading.Lock()
+# In blocks as large as that, the memory of an image goes back to the system; the C library would keep smaller ones.
+Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
+
 Note = Callable[[str], None]
 """Called with a line about what a user should know of a file that could be read."""
 Pixels = NDArray[np.uint8]
@@ -70,7 +82,7 @@ def decode(
     try:
         if isinstance(file, Path):
             require_file(file)
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=FORMATS) as image, _alone(image), closing(image):
             if note is not None:
                 _tell(image, note)
             return _pixels(image, size, levels)
@@ -147,10 +159,7 @@ def resized_as_files(images: Tensor, size: Size) -> Tensor:
     images, (height, width) = images.to(torch.uint8), height_and_width(size)
     if images.shape[-2:] == (height, width):
         return images
-    planes = [
-        np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BILINEAR))
-        for plane in images.flatten(0, 1).numpy()
-    ]
+    planes = [np.asarray(_resized(Image.fromarray(plane), height, width)) for plane in images.flatten(0, 1).numpy()]
     return torch.from_numpy(np.stack(planes)).view(*images.shape[:2], height, width)
 
 
@@ -179,6 +188,8 @@ def why_unreadable(error: Exception) -> str:
     """Return why a file cannot be read."""
     if isinstance(error, UnidentifiedImageError):
         return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or a damaged one"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; cut it into parts, or scale it down"
     return one_line(getattr(error, "strerror", None) or str(error)) or type(error).__name__
 
 
@@ -186,31 +197,58 @@ def _tell(image: Image.Image, note: Note) -> None:
     # The second image of a photo (MPO) is a preview or a depth map, which nobody misses.
     if image.format != "MPO" and getattr(image, "is_animated", False):
         note("it has several pages or frames, and only the first is read")
+    if _is_large(image):
+        pixels = image.width * image.height
+        note(f"it has {pixels:,} pixels, and takes up to {pixels * BYTES / 1e9:.1f} GB of memory while it is read")
     if any(SIXTEEN_BIT_COLOURS in str(tile[3]) for tile in getattr(image, "tile", ())):
         note("it has 16 bits for each colour, of which the upper 8 are read; save it with 8, or as grey")
 
 
 def _pixels(image: Image.Image, size: Size | None, levels: Levels | None) -> Pixels:
     upright = ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
-    made = _as_rgb(upright, levels or SIXTEEN_BITS)
+    made = _in_eight_bits(upright, levels or SIXTEEN_BITS)
     if size is not None:
-        height, width = height_and_width(size)
-        made = made.resize((width, height), Image.Resampling.BILINEAR)
+        made = _resized(made, *height_and_width(size))
+    if made.mode == "L":  # grey becomes colour when it is small: the pixels are the same
+        made = made.convert("RGB")
     pixels: Pixels = np.asarray(made).transpose(2, 0, 1)
     return pixels
 
 
-def _as_rgb(image: Image.Image, levels: Levels) -> Image.Image:
-    """Return eight-bit RGB. Sixteen bits are scaled down; transparency is dropped, as anomalib drops it."""
+def _resized(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Return an image at a size. Rows come first: Pillow 13 takes the columns of some images first, others never do.
+
+    Each pass rounds to eight bits, so that the order can be seen in the score; exported files have this one.
+    """
+    return image.resize((width, image.height), Image.Resampling.BILINEAR).resize(
+        (width, height), Image.Resampling.BILINEAR
+    )
+
+
+def _in_eight_bits(image: Image.Image, levels: Levels) -> Image.Image:
+    """Return eight bits, grey or RGB. Sixteen are scaled down; transparency is dropped, as anomalib drops it."""
     if has_sixteen_bits(image):
         black, white = levels
-        values = (np.asarray(image).astype(np.int64).clip(black, white) - black) * 255 // (white - black)
-        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
+        values = np.asarray(image)
+        made = np.empty(values.shape, np.uint8)
+        for start in range(0, len(values), STRIP):
+            strip = values[start : start + STRIP].astype(np.int64).clip(black, white) - black
+            made[start : start + STRIP] = strip * 255 // (white - black)
+        return Image.fromarray(made)
     if image.mode == "F":
         raise ValueError("it has floating-point pixels, whose scale is unknown; save it with 8 or 16 bits")
-    if image.mode == "RGB":
+    if image.mode in ("RGB", "L"):
         return image  # `convert` would copy it
     return image.convert("RGBA").convert("RGB") if image.mode == "P" else image.convert("RGB")
+
+
+def _is_large(image: Image.Image) -> bool:
+    return image.width * image.height > LARGE
+
+
+def _alone(image: Image.Image) -> AbstractContextManager[object]:
+    """Return what keeps two large images from being in memory at once."""
+    return _one_at_a_time if _is_large(image) else nullcontext()
 
 
 def has_sixteen_bits(image: Image.Image) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections import Counter
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from dsv_plugins.cli.options import add_plugins, kind_of
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import InputError
 from dsv_plugins.plugins.records import RECORDS, Plugin
@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
     if arguments.debug:
         for result in results:
             if result.failed and result.error is not None:
-                print(f"\n{result.check}:", file=sys.stderr)
+                tell(f"{result.check}:")
                 traceback.print_exception(result.error)
     return 1 if failed else 0
 

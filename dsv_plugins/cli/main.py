@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
+import errno
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from dsv_plugins.cli.output import own_output, steady_streams, tell
 from dsv_plugins.cli.signals import end_at_once, interruptible, leave, received
-from dsv_plugins.errors import DSVError, describe_error, one_line, shown
+from dsv_plugins.errors import DSVError, InputError, describe_error, quoted, shown
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["command", "main"]
 
 EXIT_FAILED, EXIT_WRONG_CALL = 1, 2
+ADDRESSES = 5_000_000_000
+"""Bytes of addresses with which a study on two workers is known to end well; with 4 GB it does not."""
 
 
 def command() -> NoReturn:
     """The program `dsv`: a process that ends with the command."""
     try:
         with interruptible():
+            steady_streams()
             code = main()
             end_at_once(code)
             leave(code)
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     arguments = parser.parse_args(given)
                     program = f"dsv {arguments.command}"
                     own = arguments[arguments.command]
-                    own.command_line = shlex.join(["dsv", *given])
+                    own.command_line = " ".join(map(quoted, ["dsv", *given]))
                     return _run(program, runs[arguments.command], own)
                 finally:
                     Terminal().flush()
@@ -56,21 +60,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(error, KeyboardInterrupt) or received() is not None:
                 return _interrupted(program)
             if isinstance(error, DSVError):
-                print(f"{program}: {one_line(str(error))}", file=sys.stderr)
+                tell(f"{program}: {error}")
                 return error.exit_code
             # What a command raises is told by `_run`, so this is of the parser, which does not catch all it should.
-            print(f"{program}: the call cannot be read ({describe_error(error)}); see 'dsv --help'", file=sys.stderr)
+            tell(f"{program}: the call cannot be read ({describe_error(error)}); see 'dsv --help'")
             return EXIT_WRONG_CALL
 
 
 def _interrupted(program: str) -> int:
-    print(f"{program}: interrupted; run the same command again", file=sys.stderr)
+    tell(f"{program}: interrupted; run the same command again")
     return 128 + (received() or signal.SIGINT)
 
 
-def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    from dsv_plugins.cli.output import own_output
+def _note_limit_of_memory() -> None:
+    """Say what may end the command: with so little memory, a library in C may do it without a word of ours."""
+    if sys.platform != "win32":
+        import resource
 
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+            tell(
+                f"note: memory is limited to {limit / 1e9:.1f} GB (ulimit -v), and PyTorch reserves about "
+                f"{ADDRESSES / 1e9:.0f}; raise the limit if this command ends early"
+            )
+
+
+def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) -> int:
+    _note_limit_of_memory()
     try:
         with own_output():
             return run(arguments)
@@ -85,7 +101,9 @@ def _run(program: str, run: Callable[[Namespace], int], arguments: Namespace) ->
             told = f"a plugin called sys.exit({shown(error.code)})"
         elif isinstance(error, KeyboardInterrupt):  # of nobody who pressed Ctrl-C
             told = "a plugin raised KeyboardInterrupt"
+        elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"{shown(str(error.filename))} is too long for a path; give a shorter one") from error
         else:
             told = f"unexpected {describe_error(error)}"
-        print(f"{program}: {told}; add --debug to see where", file=sys.stderr)
+        tell(f"{program}: {told}; add --debug to see where")
         return EXIT_FAILED

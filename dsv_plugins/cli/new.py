@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 from dsv_plugins.cli.options import kind_of
 from dsv_plugins.cli.scaffold.example import Example
 from dsv_plugins.cli.terminal import Terminal, literal
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, quoted
 from dsv_plugins.plugins.records import NAME_RULE, RECORDS, Plugin, is_name
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.plugins.versions import API
@@ -55,13 +55,13 @@ def run(arguments: Namespace) -> int:
     if arguments.file:
         file = Path(arguments.out, f"{name.replace('-', '_')}.py")
         _write({file: example.code})
-        steps = [f"edit {file}", f"dsv check {name} --plugins {file}", f"{use} --plugins {file}"]
+        steps = [f"edit {file}", f"dsv check {name} --plugins {quoted(file)}", f"{use} --plugins {quoted(file)}"]
     else:
         folder = Path(arguments.out, f"dsv-{name}")
         _write({folder / path: content for path, content in _package(name, kind, example).items()})
         source = folder / "src" / _module(name) / "plugin.py"
         settings = f"{source.with_name('__init__.py')}, which has its name, settings and space"
-        steps = [f"edit {source}, and {settings}", f"pip install --editable {folder}", f"dsv check {name}", use]
+        steps = [f"edit {source}, and {settings}", f"pip install --editable {quoted(folder)}", f"dsv check {name}", use]
     terminal.print(literal("Written. Next:"))
     for step in steps:
         terminal.print(literal(f"  {step}"), soft_wrap=True)

@@ -47,6 +47,14 @@ def check_rates(arguments: Namespace, *names: str) -> None:
 
 
 def check_target(out: str | None) -> None:
-    """Refuse a file whose folder is not there, before anything is computed for it."""
-    if out and not Path(out).absolute().parent.is_dir():
+    """Refuse what cannot be a file, before anything is computed for it.
+
+    A file is written aside and renamed, which would replace a device: for root, even `/dev/null`.
+    """
+    if out is None:
+        return
+    target = Path(out).absolute()
+    if not target.parent.is_dir():
         raise InputError(f"{out} cannot be written, since its folder is not there; make it first")
+    if (target.exists() and not target.is_file()) or target.parent == Path("/dev"):
+        raise InputError(f"{out or 'an empty name'} cannot be written, since it is no file; give the name of one")

@@ -1,19 +1,52 @@
-"""The standard output of a command, kept free of what plugins and libraries print."""
+"""The standard output of a command, kept free of what plugins and libraries print, and lines beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from dsv_plugins.errors import StoreError
+from dsv_plugins.errors import StoreError, printable
 
-__all__ = ["answering", "output", "own_output", "silence"]
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["answering", "output", "own_output", "silence", "steady_streams", "tell"]
 
 _kept: list[IO[str]] = []
+
+
+class _Beside(io.FileIO):
+    """The standard error, whose full disk or gone reader must not cost the answer on the standard output."""
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        try:
+            return super().write(content)
+        except OSError:
+            return memoryview(content).nbytes
+
+
+def steady_streams() -> None:
+    """Let the standard error never fail, and let no file that is opened later take the place of a closed stream."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 — for as long as the process lives
+    encoding = getattr(sys.stderr, "encoding", "utf-8")
+    beside = io.BufferedWriter(_Beside(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(beside, encoding, errors="backslashreplace", line_buffering=True)
+
+
+def tell(line: str) -> None:
+    """Write one line to the standard error; what is in it cannot steer the terminal."""
+    print(printable(line), file=sys.stderr)
 
 
 def output() -> IO[str]:

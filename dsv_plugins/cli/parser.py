@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from argparse import SUPPRESS, Action
 from collections.abc import Callable
 from importlib import metadata
@@ -12,12 +11,30 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from dsv_plugins.cli import bench, check, demo, export, new, plugins, report, score, select
+from dsv_plugins.cli import (
+    audit,
+    bench,
+    check,
+    demo,
+    export,
+    new,
+    plugins,
+    report,
+    score,
+    select,
+    serve,
+    update,
+    watch,
+)
+from dsv_plugins.cli.output import tell
 from dsv_plugins.errors import one_line
 
 __all__ = ["build_parser"]
 
-COMMANDS: tuple[ModuleType, ...] = (select, score, export, report, demo, bench, plugins, check, new)
+COMMANDS: tuple[ModuleType, ...] = (
+    *(audit, select, score, update, export, serve, watch, report),
+    *(demo, bench, plugins, check, new),
+)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
 EXIT_WRONG_CALL = 2
@@ -49,7 +66,7 @@ class _Parser(ArgumentParser):
         missing = re.search(r"required: (\w+)\.", reason)
         if missing:
             program, reason = f"{program} {missing[1]}", reason.replace(f"{missing[1]}.", "")
-        print(f"{program}: {reason}; see '{program} --help'", file=sys.stderr)
+        tell(f"{program}: {reason}; see '{program} --help'")
         raise SystemExit(EXIT_WRONG_CALL)
 
 

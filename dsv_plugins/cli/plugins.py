@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -10,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 
 from dsv_plugins.cli.options import add_plugins
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.plugins.registry import Registered, Registry, build_registry
@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> int:
     else:
         _print_table(registry, terminal)
     if arguments.strict and registry.failures:
-        print(f"dsv plugins: {len(registry.failures)} failed to load, as said above", file=sys.stderr)
+        tell(f"dsv plugins: {len(registry.failures)} failed to load, as said above")
         return EXIT_FAILURES
     return 0
 

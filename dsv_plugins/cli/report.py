@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.options import check_target
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import one_line
 
@@ -30,6 +31,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.report import build
     from dsv_plugins.run.run import Run
 
+    check_target(arguments.out)
     page = build(Run(arguments.run), Path(arguments.out) if arguments.out else None)
     Terminal().print(literal(f"report: {page}"), soft_wrap=True)
     if arguments.open:
@@ -44,5 +46,5 @@ def write_report(run: Run) -> Path | None:
 
         return build(run)
     except Exception as error:
-        print(f"no report: {one_line(str(error)) or type(error).__name__}", file=sys.stderr)
+        tell(f"no report: {one_line(str(error)) or type(error).__name__}")
         return None

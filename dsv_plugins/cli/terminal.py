@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dsv_plugins.cli.output import answering, output, silence
-from dsv_plugins.errors import one_line
+from dsv_plugins.errors import printable
 from dsv_plugins.run.folder import finite
 
 __all__ = ["Terminal", "any_name_printable", "literal", "progress_console"]
@@ -61,7 +61,7 @@ def any_name_printable() -> Iterator[None]:
 
 def literal(text: str, style: str = "") -> Text:
     """Text that rich must not read as markup or emoji, and that cannot steer the terminal."""
-    return Text(one_line(text), style=style)
+    return Text(printable(text), style=style)
 
 
 def progress_console(*, as_json: bool) -> Console:

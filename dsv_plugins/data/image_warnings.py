@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from PIL import Image
+
 __all__ = ["collecting_warnings", "warnings_of_pillow"]
 
 _of_this_thread = threading.local()  # unlike the filters of Python, which are for all threads
@@ -18,6 +20,7 @@ def collecting_warnings() -> Iterator[None]:
     """Let `warnings_of_pillow` collect, in any thread, as long as this block lasts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module=r"PIL\b")
+        warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `decode` says it in other words
         show = warnings.showwarning
 
         def keep(message: Warning | str, *details: Any, **more: Any) -> None:

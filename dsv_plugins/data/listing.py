@@ -9,6 +9,7 @@ import csv
 import glob
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from dsv_plugins.calibration import images_to_keep_out
 from dsv_plugins.data.images import IMAGE_SUFFIXES, BadFile, ImageFile, Survey, find_images
-from dsv_plugins.errors import InputError, describe_error, shown
+from dsv_plugins.errors import InputError, describe_error, shortened, shown
 from dsv_plugins.pixels import Note
 from dsv_plugins.seeding import derived_seed
 from dsv_plugins.types import Size
@@ -29,6 +30,7 @@ PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
 """The columns of a CSV file in which the paths may be."""
 SPLIT_RULE = "copies and near-copies on one side"
 """How images are held out: another rule is another split, of which nothing may be reused."""
+SUSPECTS_RULE = "suspects are left out"
 EXAMPLES = 2
 
 
@@ -48,7 +50,14 @@ class Listing:
 
 
 def list_images(
-    train: Survey, test: Survey, *, size: Size, holdout: float | None, seed: int, skip_bad: bool
+    train: Survey,
+    test: Survey,
+    *,
+    size: Size,
+    holdout: float | None,
+    seed: int,
+    skip_bad: bool,
+    drop_suspects: float | None = None,
 ) -> Listing:
     """Return which images a study has.
 
@@ -59,6 +68,7 @@ def list_images(
         holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+        drop_suspects: The share of the train images that may be left out as suspects; None for none.
 
     Raises:
         InputError: There are such files.
@@ -70,6 +80,7 @@ def list_images(
         raise InputError(stop_at(bad))
     files = {"train": trained, "test": kept}
     rule = [SPLIT_RULE, holdout, seed] if holdout != 0 else []
+    rule += [] if drop_suspects is None else [SUSPECTS_RULE, drop_suspects]
     content = {"size": size, "split": rule, **{name: [file.digest for file in files[name]] for name in files}}
     fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return Listing(files, bad, fingerprint)
@@ -180,7 +191,10 @@ def _listed_in(file: Path) -> list[Path]:
         ) from error
     lines = text.splitlines()
     if file.suffix.lower() == ".csv":
-        rows = list(csv.DictReader(lines))
+        try:
+            rows = list(csv.DictReader(lines))
+        except csv.Error as error:
+            raise InputError(f"the list {file} cannot be read ({error}); give one path in each row") from error
         columns = rows[0].keys() if rows else ()
         column = next((each for each in PATH_COLUMNS if each in columns), None)
         if column is None:
@@ -207,12 +221,12 @@ def _existing(paths: Iterable[Path], where: str) -> list[Path]:
     """Return the paths, once each; a folder among them stands for its images."""
     files: dict[Path, None] = {}
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike `path.is_dir`, it takes a path that is too long for one that is not there
             files.update(dict.fromkeys(find_images(path)))
         else:  # a file that cannot be read is named with the others, or left out with --skip-bad
             files[path] = None
-    missing = [path for path in files if not path.exists() and not path.is_symlink()]
+    missing = [path for path in files if not os.path.lexists(path)]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InputError(f"{where} names {missing[0]}{more}, which is not there; check the paths")
+        raise InputError(f"{where} names {shortened(str(missing[0]))}{more}, which is not there; check the paths")
     return list(files)

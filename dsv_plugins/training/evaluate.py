@@ -33,7 +33,7 @@ def make_detector(registry: Registry, candidate: Candidate) -> DetectorEncoder:
     return registry.create(DetectorEncoderPlugin, candidate.detector, candidate.detector_params)
 
 
-def make_augmentation(registry: Registry, candidate: Candidate) -> Augmentation:
+def make_augmentation(registry: Registry, candidate: Candidate) -> GuardedAugmentation:
     """Return the augmentation with the candidate's hyperparameters, guarded; a neutral one if it has none."""
     name = candidate.augmentation or NEUTRAL
     params = candidate.augmentation_params if candidate.augmentation else {"patch_size": SIZES}

@@ -29,6 +29,7 @@ class GuardedAugmentation:
     def __init__(self, augmentation: Augmentation, label: str) -> None:
         self._augmentation = augmentation
         self._label = label
+        self._changes = False
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -56,7 +57,21 @@ class GuardedAugmentation:
         low, high = (float(end) for end in torch.aminmax(copies)) if len(copies) else (0.0, 1.0)
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # so put, NaN is outside too
             raise PluginError(f"{self._label} returned values from {low:g} to {high:g}; they must be in [0, 1]")
+        self._changes = self._changes or not torch.equal(copies, images)
         return copies
+
+    def check_effect(self, train: Tensor, augmented: Tensor) -> None:
+        """Refuse an augmentation that has changed no image, unless it changes what the detector makes of them.
+
+        Args:
+            train: The embeddings of the train images.
+            augmented: Those of their augmented copies.
+
+        Raises:
+            PluginError: There is nothing to learn from it.
+        """
+        if not self._changes and torch.allclose(train, augmented, rtol=1e-3):
+            raise PluginError(f"{self._label} returns each image unchanged, so that there is nothing to learn from")
 
 
 class CheckedDetector:

@@ -112,6 +112,7 @@ def train_candidate(job: Job) -> float:
         evaluation = evaluate(
             candidate, dataset, detector, augmentation, label=label, updates=job.updates, progress=progress
         )
+        augmentation.check_effect(evaluation.embeddings.train, evaluation.embeddings.augmented)
         overlays = heatmaps(detector, dataset.test, label=label)
         with finished_folder(run.candidate(candidate.id, job.updates)) as path:
             folder = EvaluationFolder(path)

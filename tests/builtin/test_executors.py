@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dsv_plugins import ExecutorPlugin, InputError, PluginSettingsError, TrainingError, build_registry
-from dsv_plugins.builtin.executors import hook, processes
+from dsv_plugins.builtin.executors import local, processes
 
 
 def outcomes(name: str, work, jobs, **params):
@@ -25,10 +25,10 @@ def outcomes(name: str, work, jobs, **params):
 @pytest.fixture(params=[True, False], ids=["forked", "started"])
 def forks(request, monkeypatch):
     """Whether workers are forked, as on a Linux without a GPU."""
-    if request.param and not hook.can_fork():
+    if request.param and not local.can_fork():
         pytest.skip("workers are not forked here")
     processes.end_launchers()
-    monkeypatch.setattr(hook, "can_fork", lambda: request.param)
+    monkeypatch.setattr(local, "can_fork", lambda: request.param)
     yield request.param
     processes.end_launchers()
 
@@ -109,6 +109,27 @@ def test_a_death_is_told_with_its_cause(job, told):
     (found,) = outcomes("processes", die_of, [job], workers=1, retries=1).values()
     assert isinstance(found.error, TrainingError)
     assert told in str(found.error)
+
+
+def close_all(job):
+    os.closerange(3, 256)
+
+
+def test_a_job_that_closes_the_connection_is_told_and_ends_no_other(forks):
+    found = outcomes("processes", close_all, [0], workers=1, retries=0)
+    assert str(found[0].error) == (
+        "its worker process died once, cut off: something in the training closes files that are not its own"
+    )
+
+
+def print_nowhere(job):
+    os.close(1)
+    print("noise")
+    return job
+
+
+def test_an_answer_outlives_the_streams_of_its_worker():
+    assert outcomes("processes", print_nowhere, [5], workers=1, retries=0)[0].value == 5
 
 
 def raise_this(job):
@@ -226,7 +247,7 @@ def change_torch(job):
     return before
 
 
-@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
+@pytest.mark.skipif(not local.can_fork(), reason="workers are not forked here")
 def test_what_a_plugin_does_to_a_library_ends_with_its_job():
     found = outcomes("processes", change_torch, range(3), workers=1)
     assert {outcome.value for outcome in found.values()} == {"torch.float32"}
@@ -335,7 +356,7 @@ def test_a_child_of_a_training_hides_no_death(forks):
     assert time.monotonic() - started < 120
 
 
-@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
+@pytest.mark.skipif(not local.can_fork(), reason="workers are not forked here")
 @pytest.mark.parametrize(
     "prepare", ["import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()", "os._exit(5)"]
 )

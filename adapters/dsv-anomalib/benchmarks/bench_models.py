@@ -145,7 +145,7 @@ def print_settings(name: str, pool: Pool, tasks: Sequence[Task], runs: Sequence[
     """The table of one model: its settings, the choices, their mean, all as one."""
     columns: dict[str, list[float]] = {}
     for run in runs:
-        aucs, _ = measure_aucs(run, labels_of(run.path))
+        aucs = measure_aucs(run, labels_of(run.path))
         row = {
             setting: aucs.candidates[candidate.id]
             for setting, candidate in zip(_settings(pool), finished(run), strict=True)
@@ -203,7 +203,7 @@ def print_rivals(tasks: Sequence[Task], out: Path) -> None:
     for name, pool in RIVALS.items():
         for task in tasks:
             result = train(name, pool, task, out)
-            columns[name].append(measure_aucs(result, labels_of(result.path))[1])
+            columns[name].append(measure_aucs(result, labels_of(result.path)).model)
     print_table("rivals", tasks, columns)
 
 

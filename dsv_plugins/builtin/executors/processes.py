@@ -19,6 +19,7 @@ import cloudpickle
 
 from dsv_plugins import Outcome, TrainingError, WorkerError
 from dsv_plugins.builtin.executors.launcher import Ended, Launcher, launch
+from dsv_plugins.builtin.executors.worker import CUT_OFF
 from dsv_plugins.errors import RemoteError, describe_error, too_late
 
 __all__ = ["end_launchers", "run_in_processes", "warmed_up_processes"]
@@ -49,7 +50,7 @@ class _Process:
                 )
         except OSError as error:
             raise WorkerError(
-                f"no worker process can be started ({describe_error(error)}); free memory, or use --executor serial"
+                f"no worker process can be started ({describe_error(error)}); use --executor serial"
             ) from error
 
     @property
@@ -169,6 +170,8 @@ def _outcome(index: int, ended: Ended, seconds: float | None) -> Outcome[Any]:
 
 
 def _cause(exit_code: int) -> str:
+    if exit_code == CUT_OFF:
+        return "cut off: something in the training closes files that are not its own"
     if exit_code >= 0:
         return f"with exit code {exit_code}: something in the training ends the process"
     if exit_code == -signal.SIGKILL:

@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from multiprocessing import connection, parent_process
 
@@ -16,10 +17,13 @@ import cloudpickle
 from dsv_plugins import TrainingError
 from dsv_plugins.errors import describe_error
 
-__all__ = ["READY", "call_quietly", "work"]
+__all__ = ["CUT_OFF", "READY", "call_quietly", "work"]
 
 READY = b""
 """What a worker sends when it has imported what it needs: the time limit of a job starts then."""
+
+CUT_OFF = 74
+"""The exit code of a worker that cannot answer, although its launcher is there: a plugin has closed the connection."""
 
 
 def work(pipe: connection.Connection, prepare: bytes) -> None:
@@ -29,15 +33,21 @@ def work(pipe: connection.Connection, prepare: bytes) -> None:
         pipe: Brings calls, and takes answers back.
         prepare: A pickled function that imports what jobs need; empty if that has been done.
     """
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    launcher = os.getppid()
+    with contextlib.suppress(RuntimeError):  # if no thread may be started, the job will say so
+        threading.Thread(target=_end_with, args=(launcher,), daemon=True).start()
     call_quietly(prepare)
-    with contextlib.suppress(EOFError, OSError):  # the launcher is gone
+    try:
         pipe.send_bytes(READY)
         while True:
             answer = _answer_to(pipe.recv_bytes())
-            sys.stdout.flush()  # the launcher may kill a worker that has answered
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or closed by a plugin
+                sys.stdout.flush()  # the launcher may kill a worker that has answered
+                sys.stderr.flush()
             pipe.send_bytes(answer)
+    except (EOFError, OSError):
+        if os.getppid() == launcher:  # or else it is gone
+            os._exit(CUT_OFF)
 
 
 def call_quietly(function: bytes) -> None:
@@ -47,11 +57,14 @@ def call_quietly(function: bytes) -> None:
             pickle.loads(function)()  # noqa: S301 — from our own driver
 
 
-def _end_with_launcher() -> None:
+def _end_with(launcher: int) -> None:
     """If the launcher is killed, nobody else could stop this worker or a child of the training."""
-    launcher = parent_process()
-    assert launcher is not None
-    connection.wait([launcher.sentinel])
+    parent = parent_process()
+    assert parent is not None
+    with contextlib.suppress(OSError, ValueError):
+        connection.wait([parent.sentinel])
+    while os.getppid() == launcher:  # a plugin has closed the sentinel
+        time.sleep(1)
     os.killpg(0, signal.SIGKILL)
 
 

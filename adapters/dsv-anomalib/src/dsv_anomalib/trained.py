@@ -19,6 +19,7 @@ from dsv_anomalib.own import DetectorNetwork, OwnModule, ResizingPreProcessor
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, UnknownPluginError, build_registry
 from dsv_plugins.calibration import combined_scores
+from dsv_plugins.errors import quoted
 from dsv_plugins.types import height_and_width
 
 __all__ = ["TrainedDetector", "fitted_module", "load"]
@@ -51,7 +52,7 @@ def load(
         warnings.warn(
             f"no good images of {run} were kept out of training: the threshold is the {post_processor.quantile} "
             "quantile of the train images' scores, which new good images exceed more often; give good images that were "
-            f"not trained on with `dsv score {run} IMAGES --recalibrate FOLDER`",
+            f"not trained on with `dsv score {quoted(run)} IMAGES --recalibrate FOLDER`",
             stacklevel=2,
         )
         post_processor.fit(_train_scores(dsv_plugins.Run(Path(run), plugins), found.record.tiles))
