@@ -104,7 +104,7 @@ REAL: Mapping[str, Pool] = {
     ),
     "padim": Pool(
         "anomalib-padim",
-        grid={"detector.model_params.n_features": [20, 50, 100, 150, 200]},
+        grid={"detector.model_params.n_features": [20, 50, 100, 140, 170]},
         params={"image_size": REAL_SIZE},
     ),
     **{
