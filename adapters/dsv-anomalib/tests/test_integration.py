@@ -122,8 +122,10 @@ def test_export_and_inferencers(kind, parts, checkpoint, tmp_path, monkeypatch, 
         for count in (1, 3):
             assert len(session.run(None, {"input": np.zeros((count, 3, SIZE, SIZE), np.float32)})[0]) == count
         return
-    inferencer = {ExportType.TORCH: TorchInferencer, ExportType.OPENVINO: OpenVINOInferencer}[export_type]
-    predicted = inferencer(exported, device="CPU" if export_type is ExportType.OPENVINO else "cpu").predict(file)
+    if export_type is ExportType.TORCH:
+        predicted = TorchInferencer(exported, device="cpu").predict(file)
+    else:  # on some processors it computes in half precision, and a score differs by 0.01
+        predicted = OpenVINOInferencer(exported, config={"INFERENCE_PRECISION_HINT": "f32"}).predict(file)
     assert predicted.pred_score.item() == pytest.approx(expected.pred_score.item(), abs=2e-3)
     if kind is not CutPaste:
         np.testing.assert_allclose(np.squeeze(predicted.anomaly_map), np.squeeze(expected.anomaly_map), atol=5e-3)
