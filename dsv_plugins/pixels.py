@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -56,6 +56,8 @@ BYTES = 4
 STRIP = 256
 """Rows at once whose sixteen bits become eight: numbers take several times the memory of the image meanwhile."""
 _one_at_a_time = threading.Lock()
+# In blocks as large as that, the memory of an image goes back to the system; the C library would keep smaller ones.
+Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
 
 Note = Callable[[str], None]
 """Called with a line about what a user should know of a file that could be read."""
@@ -80,7 +82,7 @@ def decode(
     try:
         if isinstance(file, Path):
             require_file(file)
-        with Image.open(file, formats=FORMATS) as image, _one_at_a_time if _is_large(image) else nullcontext():
+        with Image.open(file, formats=FORMATS) as image, _alone(image), closing(image):
             if note is not None:
                 _tell(image, note)
             return _pixels(image, size, levels)
@@ -242,6 +244,11 @@ def _in_eight_bits(image: Image.Image, levels: Levels) -> Image.Image:
 
 def _is_large(image: Image.Image) -> bool:
     return image.width * image.height > LARGE
+
+
+def _alone(image: Image.Image) -> AbstractContextManager[object]:
+    """Return what keeps two large images from being in memory at once."""
+    return _one_at_a_time if _is_large(image) else nullcontext()
 
 
 def has_sixteen_bits(image: Image.Image) -> bool:

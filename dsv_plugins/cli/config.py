@@ -40,6 +40,8 @@ def _check(value: str) -> None:
         TypeError: It is such YAML. That is what a parser makes one line of.
     """
     try:
+        if Path(value).is_char_device():
+            raise TypeError(f"--config {value} is a device; give a file")
         text = Path(value).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise TypeError(f"--config {value} is not text in UTF-8 ({error.reason})") from error

@@ -47,10 +47,14 @@ def check_rates(arguments: Namespace, *names: str) -> None:
 
 
 def check_target(out: str | None) -> None:
-    """Refuse a file whose folder is not there, before anything is computed for it."""
-    if not out:
+    """Refuse what cannot be a file, before anything is computed for it.
+
+    A file is written aside and renamed, which would replace a device: for root, even `/dev/null`.
+    """
+    if out is None:
         return
-    if not Path(out).absolute().parent.is_dir():
+    target = Path(out).absolute()
+    if not target.parent.is_dir():
         raise InputError(f"{out} cannot be written, since its folder is not there; make it first")
-    if Path(out).is_dir():  # which also says whether the name is too long
-        raise InputError(f"{out} cannot be written, since it is a folder; give the name of a file")
+    if (target.exists() and not target.is_file()) or target.parent == Path("/dev"):
+        raise InputError(f"{out or 'an empty name'} cannot be written, since it is no file; give the name of one")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from dsv_plugins.cli.options import check_target
 from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal, literal
 from dsv_plugins.errors import one_line
@@ -30,6 +31,7 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.report import build
     from dsv_plugins.run.run import Run
 
+    check_target(arguments.out)
     page = build(Run(arguments.run), Path(arguments.out) if arguments.out else None)
     Terminal().print(literal(f"report: {page}"), soft_wrap=True)
     if arguments.open:

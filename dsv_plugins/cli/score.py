@@ -98,7 +98,7 @@ def run(arguments: Namespace) -> int:
     _tell_of_drift(model, rows)
     known = None if labels is None else _known(judged, rows, labels)
     text = _rendered(judged, known, as_json=arguments.json)
-    if arguments.out:
+    if arguments.out is not None:
         from dsv_plugins.run.folder import write_text
 
         try:

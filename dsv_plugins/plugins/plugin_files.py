@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from dsv_plugins.errors import InputError
+from dsv_plugins.errors import InputError, shortened
 from dsv_plugins.plugins.fingerprint import CONTENT
 from dsv_plugins.plugins.records import Plugin
 from dsv_plugins.plugins.specs import hookimpl
@@ -41,7 +42,7 @@ class PluginFile:
 
     def load(self) -> ModuleType:
         """Return the module; the same one for the same content."""
-        name = f"dsv_plugin_file_{hashlib.sha256(self.path.encode() + self.content).hexdigest()[:16]}"
+        name = f"dsv_plugin_file_{hashlib.sha256(os.fsencode(self.path) + self.content).hexdigest()[:16]}"
         folder = str(Path(self.path).parent)
         if folder not in sys.path:
             sys.path.append(folder)  # it may import files beside it, now or when it is used, as a script may
@@ -100,6 +101,9 @@ def _read(plugin: object) -> object:
         return plugin
     path = Path(str(plugin)).absolute()
     try:
+        if path.is_char_device():  # `/dev/zero` would fill the memory
+            raise OSError(errno.EINVAL, "it is a device")
         return PluginFile(str(path), path.read_bytes())
-    except OSError as error:
-        raise InputError(f"the plugin file {path} cannot be read ({error.strerror}); check its name") from error
+    except (OSError, ValueError) as error:  # the second of a name that no file can have
+        reason = getattr(error, "strerror", error)
+        raise InputError(f"the plugin file {shortened(str(path))} cannot be read ({reason}); check its name") from error

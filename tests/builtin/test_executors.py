@@ -111,6 +111,27 @@ def test_a_death_is_told_with_its_cause(job, told):
     assert told in str(found.error)
 
 
+def close_all(job):
+    os.closerange(3, 256)
+
+
+def test_a_job_that_closes_the_connection_is_told_and_ends_no_other(forks):
+    found = outcomes("processes", close_all, [0], workers=1, retries=0)
+    assert str(found[0].error) == (
+        "its worker process died once, cut off: something in the training closes files that are not its own"
+    )
+
+
+def print_nowhere(job):
+    os.close(1)
+    print("noise")
+    return job
+
+
+def test_an_answer_outlives_the_streams_of_its_worker():
+    assert outcomes("processes", print_nowhere, [5], workers=1, retries=0)[0].value == 5
+
+
 def raise_this(job):
     raise job
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -186,6 +187,44 @@ def test_one_line_is_one_line_that_can_be_printed(text):
         assert line == text
 
 
+@settings(deadline=None)
+@given(st.text())
+def test_printable_text_has_the_very_characters_but_for_those_that_steer(text):
+    shown = errors.printable(text)
+    assert not {*shown} & {*map(chr, [*range(32), *range(127, 160)]), "\u202e", "\u2028", "\u2029"}
+    spelled = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[tnr])")
+    assert spelled.sub("", shown) == spelled.sub("", "".join(filter(lambda each: errors.printable(each) == each, text)))
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from("=+-@\udcff\t \x1b")))
+def test_no_path_in_a_csv_file_is_a_formula(text):
+    assert errors.cell(text).removeprefix("./") == errors.printable(text).removeprefix("./")
+    assert not errors.cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋"))
+
+
+def test_a_shell_finds_the_file_of_a_quoted_path():
+    paths = [
+        "two  spaces",
+        "a\nline",
+        "it's",
+        "$(id)",
+        "\x1b[31m",
+        "\udcff",
+        "ä\t",
+        "\\n\n",
+        "plain",
+        "~",
+        "-1",
+        "\u202ex'",
+    ]
+    given = " ".join(map(errors.quoted, paths))
+    assert len(given.splitlines()) == 1
+    assert errors.printable(given) == given
+    found = subprocess.run(["bash", "-c", f"printf '%s\\0' {given}"], capture_output=True, check=True).stdout
+    assert found.split(b"\0")[:-1] == [os.fsencode(path) for path in paths]
+
+
 def test_what_a_plugin_prints_does_not_get_into_the_output(run, install):
     install(
         "print('hello from import')\n" + hook("mine") + "\n@hookimpl\ndef selector():\n    print('hello'); return []"
@@ -353,13 +392,26 @@ def raising(error: BaseException) -> Callable[[object], int]:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (InputError("the folder\n x is empty"), 2, "dsv plugins: the folder x is empty"),
+        (InputError("the folder\n  x is empty"), 2, r"dsv plugins: the folder\n  x is empty"),
         (errors.TrainingError("the loss is NaN"), 1, "dsv plugins: the loss is NaN"),
         (
             KeyError("patch\nsize"),
             1,
             r"dsv plugins: unexpected KeyError: 'patch\nsize'; add --debug to see where",
         ),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "dsv plugins: unexpected RuntimeError: can't start new thread (no more threads may be started: raise the "
+            "limit, `ulimit -u`, or that of memory, `ulimit -v`); add --debug to see where",
+        ),
+        (
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+            1,
+            "dsv plugins: unexpected ImportError: libtorch_cpu.so: failed to map segment from shared object (there is "
+            "not enough memory: free some, or raise the limit, `ulimit -v`); add --debug to see where",
+        ),
+        (OSError(errno.ENAMETOOLONG, "", "ooo"), 2, "dsv plugins: 'ooo' is too long for a path; give a shorter one"),
         # Not our output's reader: an executor's pipe, say. That must not pass for a success.
         (SystemExit(3), 1, "dsv plugins: a plugin called sys.exit(3); add --debug to see where"),
         (KeyboardInterrupt(), 1, "dsv plugins: a plugin raised KeyboardInterrupt; add --debug to see where"),

@@ -58,6 +58,7 @@ def test_a_wrong_file_is_one_line(task, tmp_path, capsys, content, reason):
 def test_options_may_stand_in_place_of_a_file(task, tmp_path, capsys):
     assert "seed is -4" in refused(capsys, "select", task, "--config", "{seed: -4}", "--out", tmp_path / "run")
     assert "File does not exist" in refused(capsys, "select", task, "--config", tmp_path / "none.yaml")
+    assert "--config /dev/zero is a device" in refused(capsys, "select", task, "--config", "/dev/zero")
 
 
 @pytest.mark.parametrize("option", ["--seed=-1", "--seed=99999999999999999999", "--threads=100000", "--workers=0"])

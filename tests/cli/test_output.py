@@ -80,6 +80,34 @@ def test_an_output_without_room_is_one_line():
     assert line == "dsv plugins: the output cannot be written (No space left on device); write it elsewhere"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "0<&-", "0<&- 2>&-"])
+def test_the_answer_is_there_if_the_other_streams_are_not(tmp_path, redirection):
+    (tmp_path / "loud.py").write_text(
+        "import sys\nfor _ in range(9): print('noise' * 999, file=sys.stderr, flush=True)"
+    )
+    call = f"exec {sys.executable} -m dsv_plugins plugins --json --plugins {tmp_path / 'loud.py'} {redirection}"
+    completed = subprocess.run(["bash", "-c", call], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    assert len(json.loads(completed.stdout)["plugins"]) > 9
+
+
+def test_a_closed_output_is_no_error():
+    completed = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} -m dsv_plugins plugins >&-"], capture_output=True, text=True
+    )
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
+def test_little_memory_is_noted():
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 * 10**9,) * 2); "
+    call = "os.execv(sys.executable, [sys.executable, '-m', 'dsv_plugins', 'plugins', '--json'])"
+    completed = subprocess.run([sys.executable, "-c", limit + call], capture_output=True, text=True)
+    assert completed.returncode == 0
+    assert completed.stderr.startswith("note: memory is limited to 3.0 GB (ulimit -v)")
+
+
 def leave(*_, **__):
     sys.exit(3)
 

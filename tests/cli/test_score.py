@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ from scipy.stats import false_discovery_control
 import dsv_plugins
 from dsv_plugins import InputError, StoreError, select
 from dsv_plugins.builtin.detectors.patch_memory.backbone import Backbone
+from dsv_plugins.run.folder import RunFolder
 
 SMALL = {"image_size": 64}
 
@@ -113,6 +115,9 @@ def test_a_batch_with_few_false_discoveries(run: Path, images: Path):
         (["--false-discoveries", 0], "--false-discoveries is 0; give a rate between 0 and 1"),
         (["--false-alarms", 0.1, "--false-discoveries", 0.1], "not both"),
         (["--recalibrate", "/nowhere"], "/nowhere is not a folder"),
+        (["--out", "o" * 256], "is too long for a path; give a shorter one"),
+        (["--out", "/dev/null"], "/dev/null cannot be written, since it is no file"),
+        (["--out", "."], ". cannot be written, since it is no file"),
     ],
 )
 def test_wrong_calls_are_one_line(run: Path, images: Path, options: list[object], message: str):
@@ -241,6 +246,7 @@ def test_a_full_disk_leaves_the_older_file_whole(run: Path, images: Path, tmp_pa
         completed = dsv_here("score", run, images, "--out", target)
         assert completed.returncode != 0
         assert "cannot be written (No space left on device)" in completed.stderr
+        assert completed.stdout == dsv_here("score", run, images).stdout  # what is computed is not lost
         assert target.read_text() == "older"
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -340,3 +346,57 @@ def test_a_detector_that_remembers_nothing_is_not_updated(finished: tuple[Path, 
     completed = dsv_here("update", finished[1], new)
     assert completed.returncode == 2
     assert "cannot be given more images without training" in completed.stderr
+
+
+def test_names_are_no_commands_and_every_image_has_its_score(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    names = ["=cmd.png", "+1+1.png", "@x.png", "\x1b[31mred.png", "new\nline.png", "\udcff.png", f"{'x' * 251}.png"]
+    for name in names:
+        shutil.copy(run.parent / "new/good/0100.png", name)
+    expected = judged(run, run.parent / "new/good/0100.png")[0]["score"]
+    completed = dsv_here("score", run, *names, "--heatmaps", "heat", "--out", "scores.csv")
+    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
+    written = (tmp_path / "scores.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(written)))
+    shown = ["./=cmd.png", "./+1+1.png", "./@x.png", r"\x1b[31mred.png", r"new\nline.png", r"\udcff.png", names[-1]]
+    assert [(row["file"], row["score"]) for row in rows] == [(name, expected) for name in shown]
+    assert len(list((tmp_path / "heat").iterdir())) == len(names)
+    assert dsv_here("score", run, *names).stdout == written
+    for row, name in zip(json.loads(dsv_here("score", run, *names, "--json").stdout), names, strict=True):
+        assert row["file"] == name
+    broken = Path("\x1b[2Jbroken.png")
+    broken.write_bytes(b"no image")
+    left_out = dsv_here("score", run, broken, names[0], "--skip-bad").stderr
+    assert r"left out: \x1b[2Jbroken.png" in left_out
+    assert "\x1b" not in left_out
+
+
+def test_a_picture_that_cannot_be_written_costs_no_score(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save = Image.Image.save
+
+    def full(image: Image.Image, path: Path, *rest: object) -> None:
+        if path.name.endswith("0101.png"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(image, path, *rest)
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    images = [run.parent / f"new/good/010{number}.png" for number in range(3)]
+    completed = dsv_here("score", run, *images, "--heatmaps", tmp_path / "heat")
+    assert completed.returncode == 1
+    assert len(completed.stdout.splitlines()) == 4
+    assert len(list((tmp_path / "heat").iterdir())) == 2
+    assert completed.stderr.splitlines()[-1] == (
+        f"dsv score: 1 pictures of --heatmaps cannot be written to {tmp_path / 'heat'}, such as that of {images[1]} "
+        "(No space left on device)"
+    )
+
+
+def test_who_recalibrates_waits_for_no_other_process(run: Path, images: Path, tmp_path: Path):
+    shutil.copytree(run / "model", tmp_path / "run/model")
+    with RunFolder(tmp_path / "run").locked():
+        completed = dsv_here("score", tmp_path / "run", "--recalibrate", images / "good")
+    assert completed.returncode == 1
+    assert "another process is working on" in completed.stderr.splitlines()[-1]
+    assert dsv_here("score", tmp_path / "run", "--recalibrate", images / "good").returncode == 0

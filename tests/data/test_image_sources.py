@@ -49,6 +49,9 @@ def test_wrong_sources_are_one_line(parts, tmp_path, monkeypatch):
     Path("wrong.txt").write_text("gone.png\nlost.png\n")
     Path("wrong.csv").write_text("a,b\n1,2\n")
     Path("binary.csv").write_bytes(b"\xff\xfe\x00")
+    Path("long.txt").write_text("o" * 5000)
+    Path("long.csv").write_text("path\n" + "o" * 200_000)
+    Path("zero.txt").write_text("a\0b")
     Path("notes.md").write_text("")
     one = next((parts / "train/good").iterdir())
     for source, reason in {
@@ -59,6 +62,9 @@ def test_wrong_sources_are_one_line(parts, tmp_path, monkeypatch):
         "wrong.txt": "wrong.txt names gone.png and 1 more, which is not there",
         "wrong.csv": "wrong.csv has the columns a, b; name that of the paths 'path'",
         "binary.csv": "the list binary.csv cannot be read",
+        "long.txt": "…, which is not there; check the paths",
+        "long.csv": "the list long.csv cannot be read (field larger than field limit (131072))",
+        "zero.txt": "which is not there; check the paths",
         "missing.csv": "the list missing.csv cannot be read",
         str(one): "is one file; give a folder, a pattern in quotes",
     }.items():
@@ -66,6 +72,7 @@ def test_wrong_sources_are_one_line(parts, tmp_path, monkeypatch):
             image_files(source)
         assert reason in str(caught.value)
         assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
     for source in ([], [3], [None, "x.png"]):
         with pytest.raises(InputError, match="give paths"):
             image_files(source)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import zlib
 from pathlib import Path
@@ -21,11 +22,11 @@ import torch
 from conftest import make_task, texture
 from PIL import EpsImagePlugin, Image, ImageOps
 
-from dsv_plugins import InputError, StoreError
+from dsv_plugins import InputError, StoreError, pixels
 from dsv_plugins.calibration import Calibration, images_to_keep_out
 from dsv_plugins.data import images as reading
 from dsv_plugins.data.dataset import open_dataset, prepare
-from dsv_plugins.data.images import find_images, levels_of, split_folder, survey, write_pixels
+from dsv_plugins.data.images import decode_all, find_images, levels_of, split_folder, survey, write_pixels
 from dsv_plugins.pixels import decode
 from dsv_plugins.run.artifacts import images_file, open_checked_images
 from dsv_plugins.run.tiles import Loading
@@ -588,12 +589,13 @@ def test_no_readable_image_at_all_is_said(tmp_path):
 def test_what_pillow_warns_of_is_a_note_that_names_the_file(tmp_path, monkeypatch, recwarn):
     parts = make_task(tmp_path / "parts")
     large = saved(parts / "train", "large.png", Image.fromarray(texture(300, size=50)))
+    monkeypatch.setattr(pixels, "LARGE", 2000)
     torn = saved(parts / "test", "torn.png", Image.fromarray(texture(301)), exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1700)  # the other images have 1600
     notes = []
     prepare(parts / "train", parts / "test", tmp_path / "data", size=16, note=notes.append)
     assert [note.partition(": ")[0] for note in notes] == [str(large), str(torn)]
-    assert "exceeds limit of 1700 pixels" in notes[0]
+    assert "it has 2,500 pixels, and takes up to 0.0 GB of memory while it is read" in notes[0]
     assert "Corrupt EXIF data" in notes[1]
     assert not recwarn.list
 
@@ -613,3 +615,44 @@ def test_a_shorter_array_has_the_bytes_of_one_that_was_never_longer(tmp_path):
     files[7].path.write_bytes(b"no image")
     write_pixels(files, Loading(16), tmp_path / "long.npy")
     assert (tmp_path / "long.npy").read_bytes() == (tmp_path / "short.npy").read_bytes()
+
+
+def test_of_large_images_one_is_in_memory_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "LARGE", 100)
+    inside, most = [], []
+    made = pixels._pixels
+
+    def watched(*arguments):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return made(*arguments)
+
+    monkeypatch.setattr(pixels, "_pixels", watched)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    files = [saved(tmp_path, f"{number}.png", Image.fromarray(texture(number))) for number in range(8)]
+    assert len(list(decode_all(files, 16))) == 8
+    assert max(most) == 1
+
+
+def test_too_large_an_image_says_the_limit_and_what_to_do(tmp_path, monkeypatch):
+    file = saved(tmp_path, "huge.png", Image.fromarray(texture(0, size=50)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(InputError, match=r"it has more than 2,000 pixels; cut it into parts, or scale it down"):
+        decode(file, 16)
+
+
+def test_memory_of_large_images_goes_back_to_the_system(tmp_path):
+    """Grey ones take a byte for each pixel, and sixteen bits little more than what is in the file."""
+    side = 6000
+    for name, made in (("grey", np.zeros((side, side), np.uint8)), ("deep", np.zeros((side, side), np.uint16))):
+        Image.fromarray(made).save(tmp_path / f"{name}.png", compress_level=1)
+    code = (
+        "import resource, sys; from pathlib import Path; from dsv_plugins.pixels import decode; import numpy as np\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "before = peak(); decode(Path(sys.argv[1]), 16); print(peak() - before)"
+    )
+    for name, most in (("grey", 2), ("deep", 6)):
+        found = subprocess.run([sys.executable, "-c", code, tmp_path / f"{name}.png"], capture_output=True, check=True)
+        assert int(found.stdout) < most * side * side

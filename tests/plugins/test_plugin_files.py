@@ -124,6 +124,8 @@ def test_a_file_that_cannot_be_loaded_is_named(tmp_path, content, reason):
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"/dev/zero cannot be read \(it is a device\)"):
+        build_registry("/dev/zero")
     with pytest.raises(InputError, match="gone.py cannot be read"):
         build_registry(tmp_path / "gone.py")
     for command in (["plugins"], ["check", "fog"], ["score", tmp_path, tmp_path]):

@@ -11,8 +11,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dsv_plugins.cli import main
 
@@ -65,12 +66,21 @@ def call(*arguments: object) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def call_apart(*arguments: object, **environment: str) -> Ended:
-    """Run a command in a process of its own, which a fault may kill."""
-    command = [*DSV, *map(str, arguments)]
+def call_apart(*arguments: object, before: Sequence[str] = (), start: Any = None, **environment: str) -> Ended:
+    """Run a command in a process of its own, which a fault may kill.
+
+    Args:
+        arguments: Those of the command.
+        before: What starts the command, if it does not start by itself.
+        start: Called in the new process before the command.
+        environment: Variables.
+    """
+    command = [*before, *DSV, *map(str, arguments)]
     everything = {**os.environ, **environment}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=everything, timeout=HANG_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=everything, timeout=HANG_SECONDS, preexec_fn=start
+        )
     except subprocess.TimeoutExpired:
         return Ended(-1, "", "Traceback: it hangs")
     return Ended(done.returncode, done.stdout, done.stderr)
@@ -93,16 +103,18 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 class Tally:
     """The counts of one storm, and a line for each fault that did harm."""
 
-    KINDS = ("survived", "lost", "wrong", "unclear")
+    KINDS = ("survived", "lost", "wrong", "outside", "unclear")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.counts: Counter[str] = Counter()
         self.complaints: list[str] = []
 
-    def count(self, fault: str, *, lost: object = None, wrong: object = None, unclear: object = None) -> None:
+    def count(
+        self, fault: str, *, lost: object = None, wrong: object = None, outside: object = None, unclear: object = None
+    ) -> None:
         """Count one fault by the worst that came of it."""
-        for kind, reason in (("lost", lost), ("wrong", wrong), ("unclear", unclear)):
+        for kind, reason in (("lost", lost), ("wrong", wrong), ("outside", outside), ("unclear", unclear)):
             if reason:
                 self.counts[kind] += 1
                 self.complaints.append(f"{kind}: {fault}: {reason}")

@@ -10,21 +10,31 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from bad_inputs import bad_calls
+from bad_names import bad_name, escaped, formula, scores_in
+from bad_paths import bad_paths
 from bad_plugins import BAD_PLUGINS
+from bad_surroundings import bad_limit, limited
 from conftest import journal
 from ground import Ground, select_arguments
-from hostile import install
+from hostile import AUGMENTATION, install
 from hostile import select_arguments as hostile_arguments
+from PIL import Image
+from scipy.ndimage import gaussian_filter
+from states import STATES
 from tally import DSV, HANG_SECONDS, Ended, Tally, call, call_apart
+
+from dsv_plugins.data.dataset import prepare
 
 pytestmark = pytest.mark.storm
 
-KILLS, DAMAGES, DISKS = 50, 100, 10
+KILLS, DAMAGES, DISKS, NAMES, COPIES, LIMITS, ROUNDS = 50, 100, 10, 60, 20, 20, 10
 PYTHON_STARTS = 0.25
 """Seconds in which Python itself starts, and nothing of ours can handle a signal."""
 
@@ -232,3 +242,161 @@ def _with_plugin(folder: Path, ground, code: str, arguments) -> Ended:
         sys.path[:] = before
         for name in ("honest_plugin", "hostile_plugin"):
             sys.modules.pop(name, None)
+
+
+def test_names(ground, dice, tally, tmp_path, monkeypatch):
+    ground.restore()
+    monkeypatch.chdir(tmp_path)  # a path that begins with the name
+    images = sorted((ground.task / "test").rglob("*.png"))
+    expected = {image: scores_in(call("score", ground.run, image), None, as_json=False) for image in images}
+    for number in range(NAMES):
+        name, image = bad_name(dice, number), dice.choice(images)
+        shutil.copy(image, name)
+        as_json, is_bad = dice.random() < 0.3, dice.random() < 0.2
+        out = dice.choice([None, Path(f"{number}.out")])
+        more = [
+            *(["--json"] if as_json else []),
+            *(["--out", out] if out else []),
+            *dice.choice([[], ["--heatmaps", "heat"]]),
+        ]
+        if is_bad:
+            Path(name).write_bytes(b"no image")
+        ended = call("score", ground.run, f"./{name}" if name.startswith("-") else name, *more)
+        text = out.read_text() if out and out.exists() else ended.out
+        wrong = outside = None
+        if ended.code == 0 and scores_in(ended, out, as_json=as_json) != expected[image]:
+            wrong = "another score"
+        elif ended.code == 0 and as_json and json.loads(text)[0]["file"] != name:
+            wrong = "another name"
+        elif ended.code and not is_bad:
+            wrong = f"no score: {ended.err!r:.300}"
+        if not as_json:
+            outside = escaped(text) or formula(text)
+        tally.count(
+            f"{number}: {name!r} {more}", wrong=wrong, outside=outside or escaped(ended.err), unclear=ended.unclear()
+        )
+        Path(name).unlink()
+
+
+def test_bad_paths(ground, dice, tally, tmp_path, monkeypatch):
+    ground.restore()
+    monkeypatch.chdir(tmp_path)
+    for fault, arguments in bad_paths(ground, dice, tmp_path):
+        ended = call(*arguments)
+        outside = None if all(map(os.path.exists, ("/dev/null", "/dev/full"))) else "a device was replaced"
+        told = "unexpected" in ended.err and f"an unexpected error: {ended.err!r:.300}"
+        tally.count(fault, outside=outside or escaped(ended.err), unclear=ended.unclear() or told)
+
+
+def test_copies(dice, tally, tmp_path):
+    for number in range(COPIES):
+        folder, photos = tmp_path / str(number), dice.randint(10, 40)
+        good, generator = folder / "good", np.random.default_rng(dice.randrange(1 << 30))
+        good.mkdir(parents=True)
+        for photo in range(photos):
+            noise = gaussian_filter(generator.normal(size=(48, 48, 3)), (2.5, 2.5, 0))
+            pixels = 128 + 40 * noise / noise.std()
+            for copy in range(dice.choice([1, 1, 1, 2, 3, 5])):
+                kind = dice.choice(["exact", "encoded", "burst"]) if copy else "exact"
+                shown = pixels + generator.normal(0, 3, pixels.shape) if kind == "burst" else pixels
+                image = Image.fromarray(shown.clip(0, 255).astype(np.uint8))
+                image.save(good / f"{photo}-{copy}.{'jpg' if kind == 'encoded' else 'png'}", quality=80)
+        test = [good.parent / "test.png"]
+        Image.fromarray(np.zeros((48, 48, 3), np.uint8)).save(test[0])
+        prepare(good, test, folder / "data", size=48, holdout=None, seed=number)
+        files = json.loads((folder / "data/images.json").read_text())["files"]
+        train, held_out = ([Path(file).name.split("-")[0] for file in files[name]] for name in ("train", "holdout"))
+        both = set(train) & set(held_out)
+        counted = len(held_out) - len(set(held_out))
+        wrong = f"{sorted(both)} are on both sides" if both else counted and "a held-out photo counts twice"
+        tally.count(f"{number}: copies among {photos} photos", wrong=wrong)
+
+
+def test_limits(ground, dice, tally, tmp_path):
+    for number in range(LIMITS):
+        kind, value = bad_limit(dice)
+        run = tmp_path / str(number) / "run"
+        run.parent.mkdir(mode=0o777)
+        run.parent.chmod(0o777)
+        before, more = limited(kind, value)
+        arguments = select_arguments(ground.task, run, "--executor", dice.choice(["serial", "processes"]))
+        first = call_apart(*arguments, before=before, start=more.get("preexec_fn"), HOME=str(run.parent))
+        done = finished_in(run)
+        second = call(*select_arguments(ground.task, run))
+        is_same = second.code != 0 or (run / "selection.json").read_bytes() == ground.selection
+        unclear = first.unclear() or second.unclear() or (second.code and f"it does not resume: {second.err!r:.300}")
+        lost, wrong = lost_between(done, finished_in(run)), None if is_same else "another selection"
+        tally.count(f"{number}: {kind} of {value:,}", lost=lost, wrong=wrong, unclear=unclear)
+
+
+def test_concurrency(ground, dice, tally, tmp_path):
+    ground.restore()
+    scored = json.loads(call("score", ground.run, ground.task / "test", "--json").out)
+    scores = [row["score"] for row in scored]
+    commands = {
+        "select": select_arguments(ground.task, ground.run),
+        "report": ["report", ground.run],
+        "score": ["score", ground.run, ground.task / "test", "--json"],
+        "recalibrate": ["score", ground.run, "--recalibrate", ground.task / "test/good"],
+    }
+    for number in range(ROUNDS):
+        ground.restore()
+        if dice.random() < 0.5:
+            (ground.run / "finished.json").unlink()  # so that all is ranked and kept again
+        names = [dice.choice(sorted(commands)) for _ in range(3)]
+        with ThreadPoolExecutor(3) as pool:
+            ended = list(pool.map(lambda name: call_apart(*commands[name]), names))
+        wrong = unclear = None
+        for name, each in zip(names, ended, strict=True):
+            unclear = unclear or each.unclear()
+            if each.code and "another process is working" not in each.err:
+                wrong = f"{name} fails: {each.err!r:.300}"
+            elif name == "score" and [row["score"] for row in json.loads(each.out)] != scores:
+                wrong = "other scores"
+        after = call(*commands["select"])
+        unclear = unclear or after.unclear()
+        if after.code or (ground.run / "selection.json").read_bytes() != ground.selection:
+            wrong = wrong or "another selection"
+        tally.count(f"{number}: {' and '.join(names)} at once", wrong=wrong, unclear=unclear)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_streams(ground, tally, tmp_path):
+    ground.restore()
+    image = ground.task / "test/good/100.png"
+    commands = {
+        "score": ["score", ground.run, image],
+        "report": ["report", ground.run],
+        "select": select_arguments(ground.task, ground.run),
+    }
+    for name, arguments in commands.items():
+        expected = call_apart(*arguments)
+        for redirection in ("2>/dev/full", "2>&-", "0<&-", ">&-", ">/dev/full"):
+            ended = call_apart(*arguments, before=["bash", "-c", f'exec "$@" {redirection}', "bash"])
+            has_output = not redirection.startswith(">")
+            lost = has_output and ended.out != expected.out and f"the output: {ended.err!r:.300}"
+            code = 1 if redirection == ">/dev/full" else 0
+            unclear = ended.unclear() or (ended.code != code and f"exit code {ended.code}: {ended.err!r:.300}")
+            tally.count(f"{name} {redirection}", lost=lost, unclear=unclear)
+
+
+def test_states(ground, tally, tmp_path):
+    honest = _losses(_with_plugin(tmp_path / "honest", ground, "", ("--executor", "processes", "--workers", 1)))
+    for number, state in enumerate(STATES):
+        code = AUGMENTATION.format(name="Hostile", body=f"{state}; return (images + self.strength).clamp(0, 1)")
+        arguments = ("--augmentation", "hostile-augmentation,brighten", "--executor", "processes", "--workers", 1)
+        ended = _with_plugin(tmp_path / str(number), ground, code, (*arguments, "--timeout", 8))
+        found = _losses(ended)
+        wrong = [name for name in honest if found.get(name) != honest[name]]
+        wrong = wrong and f"{wrong[0]} has the loss {found.get(wrong[0])}, not {honest[wrong[0]]}: {ended.err!r:.300}"
+        tally.count(state, wrong=wrong, unclear=ended.unclear())
+
+
+def _losses(ended: Ended) -> dict[str, float]:
+    """The loss of each candidate that is honest."""
+    candidates = json.loads(ended.out)["candidates"] if ended.code == 0 else []
+    return {
+        json.dumps(each["params"]): each["losses"]["separability"]
+        for each in candidates
+        if each["augmentation"] == "brighten"
+    }

@@ -159,3 +159,30 @@ def test_a_candidate_that_exits_fails_like_any_other(tmp_path):
     result = study(tmp_path / "run", (Plugins(),), augmentation="exits")
     assert [entry.status for entry in result.candidates] == ["finished", "failed", "finished"]
     assert result.candidates[1].reason == f"augmentation 'exits' ({Plugins.__qualname__}) called sys.exit('enough')"
+
+
+def test_an_augmentation_that_changes_nothing_is_named(tmp_path):
+    class Same(Brighten):
+        def __call__(self, images, *, generator):
+            return images if self.strength == 0.2 else super().__call__(images, generator=generator)
+
+    class Plugins(BrightnessPlugins):
+        @hookimpl
+        def augmentation(self):
+            return AugmentationPlugin("same", Same, space={"strength": [0.1, 0.2, 0.4]})
+
+    result = study(tmp_path / "run", (Plugins(),), augmentation="same")
+    assert [entry.status for entry in result.candidates] == ["finished", "failed", "finished"]
+    assert result.candidates[1].reason == (
+        f"augmentation 'same' ({Plugins.__qualname__}) returns each image unchanged, so that there is nothing to learn "
+        "from"
+    )
+
+
+def test_an_augmentation_may_leave_images_if_the_detector_makes_anomalies_among_features():
+    guarded = GuardedAugmentation(lambda images, *, generator: images, "augmentation 'features'")
+    images = torch.rand(2, 3, 4, 4)
+    guarded(images, generator=torch.Generator())
+    guarded.check_effect(torch.zeros(2, 3), torch.ones(2, 3))
+    with pytest.raises(PluginError, match="'features' returns each image unchanged"):
+        guarded.check_effect(torch.ones(2, 3), torch.ones(2, 3))

@@ -1,0 +1,28 @@
+"""What an augmentation may leave behind in its process; other candidates must not notice."""
+
+STATES = [
+    "torch.set_default_dtype(torch.float64)",
+    "torch.manual_seed(1); __import__('numpy').random.seed(1)",
+    "torch.set_num_threads(2)",
+    "torch.set_grad_enabled(False)",
+    "torch.nn.ReLU.forward = lambda self, images: images * 0",
+    "torch.Tensor.mean = torch.Tensor.sum",
+    "os.chdir('/')",
+    "os.environ.clear()",
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)",
+    "sys.path.clear()",
+    "sys.modules.clear()",
+    "__import__('warnings').simplefilter('error')",
+    "__import__('resource').setrlimit(__import__('resource').RLIMIT_NOFILE, (9, 9))",
+    "__import__('resource').setrlimit(__import__('resource').RLIMIT_FSIZE, (0, 0))",
+    "sys.setrecursionlimit(60)",
+    "os.umask(0o777)",
+    "os.closerange(3, 256)",
+    "sys.stdout = sys.stderr = None",
+    "threading = __import__('threading'); threading.Thread(target=time.sleep, args=(600,)).start()",
+    "os.fork() or time.sleep(600)",
+    "os.setsid() if os.getpgid(0) != os.getpid() else None",
+    "__import__('builtins').open = None",
+    "__import__('random').random = None; __import__('json').dumps = None",
+    "__import__('gc').disable(); sys.settrace(lambda *_: None)",
+]
