@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow test-storm check format docs pages figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-quick bench-false-alarms bench-pu-auc bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-quick bench-false-alarms bench-pu-auc bench-serving bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -16,14 +16,14 @@ help:
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
-	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-startup, bench-scale, bench-detectors, bench-patch-memory, bench-pu-auc, bench-ray: measurements"
+	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-startup, bench-scale, bench-detectors, bench-patch-memory, bench-pu-auc, bench-serving, bench-ray: measurements"
 	@echo "make bench-quick, bench-false-alarms TASKS=\"FOLDER ...\": measurements on labelled tasks"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo,onnx]" --group dev
+	$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --compile-bytecode --editable ".[demo,onnx,serve]" --group dev
 	@touch $@
 
 # Adapters bring other libraries along, which the demo does without.
@@ -68,7 +68,7 @@ test-slow: $(ADAPTERS_READY)
 test-storm: $(READY)
 	OMP_NUM_THREADS=1 STORM_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 -m storm --timeout 3000 tests/storm tests/run
 
-bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-pu-auc: $(READY)
+bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-pu-auc bench-serving: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py
 
 # What a user gets, against what a user would take instead.

@@ -218,7 +218,7 @@ class Findings:
         share: The estimated share of anomalies.
         lowest_share: Lower end of its 95 % interval.
         highest_share: Upper end.
-        by_chance: Whether as many good images could well be flagged by chance.
+        by_chance: Whether they may all be good: as many could be flagged by chance, and the share may be 0.
     """
 
     images: int
@@ -231,10 +231,14 @@ class Findings:
     by_chance: bool
 
     def __str__(self) -> str:
-        return (
+        flagged = (
             f"{self.flagged} of {self.images} test images are flagged at a false-alarm rate of "
-            f"{100 * self.false_alarms:.3g} % (by {self.held_out} good images kept out of training); about "
-            f"{100 * self.share:.0f} % of the test images are anomalous (95 % interval "
+            f"{100 * self.false_alarms:.3g} % (by {self.held_out} good images kept out of training)"
+        )
+        if self.by_chance:
+            return f"{flagged}, as many as chance flags among good images"
+        return (
+            f"{flagged}; about {100 * self.share:.0f} % of the test images are anomalous (95 % interval "
             f"{100 * self.lowest_share:.0f} to {100 * self.highest_share:.0f} %)"
         )
 
@@ -278,7 +282,7 @@ def findings(calibration: Calibration, scores: ArrayLike, *, seed: int = 0) -> F
         share=_anomaly_share(calibration, test),
         lowest_share=float(lowest),
         highest_share=float(highest),
-        by_chance=chance > BY_CHANCE,
+        by_chance=chance > BY_CHANCE and bool(lowest <= 0),
     )
 
 

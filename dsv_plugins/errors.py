@@ -47,6 +47,8 @@ __all__ = [
 NO_MEMORY = ("allocate memory", "failed to map segment", "bad_alloc")
 NO_THREADS = ("start new thread", "resource temporarily unavailable")
 """What libraries say, in lower case, if the system gives them no more."""
+FORMULA = tuple("=+-@＝＋－＠")
+"""With these a formula begins, in some spreadsheets with the wide ones too."""
 SIMILAR = 0.65
 """How similar a known name must be to be suggested: "serial" is not what somebody meant by "scal"."""
 
@@ -118,6 +120,12 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def cell(path: object) -> str:
+    """Return a path for a CSV file, so that no spreadsheet takes it for a formula, nor a terminal for a command."""
+    text = printable(str(path))
+    return f"./{text}" if text.startswith(FORMULA) else text
 
 
 def one_line(text: str) -> str:

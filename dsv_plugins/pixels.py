@@ -159,10 +159,7 @@ def resized_as_files(images: Tensor, size: Size) -> Tensor:
     images, (height, width) = images.to(torch.uint8), height_and_width(size)
     if images.shape[-2:] == (height, width):
         return images
-    planes = [
-        np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BILINEAR))
-        for plane in images.flatten(0, 1).numpy()
-    ]
+    planes = [np.asarray(_resized(Image.fromarray(plane), height, width)) for plane in images.flatten(0, 1).numpy()]
     return torch.from_numpy(np.stack(planes)).view(*images.shape[:2], height, width)
 
 
@@ -211,12 +208,21 @@ def _pixels(image: Image.Image, size: Size | None, levels: Levels | None) -> Pix
     upright = ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
     made = _in_eight_bits(upright, levels or SIXTEEN_BITS)
     if size is not None:
-        height, width = height_and_width(size)
-        made = made.resize((width, height), Image.Resampling.BILINEAR)
+        made = _resized(made, *height_and_width(size))
     if made.mode == "L":  # grey becomes colour when it is small: the pixels are the same
         made = made.convert("RGB")
     pixels: Pixels = np.asarray(made).transpose(2, 0, 1)
     return pixels
+
+
+def _resized(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Return an image at a size. Rows come first: Pillow 13 takes the columns of some images first, others never do.
+
+    Each pass rounds to eight bits, so that the order can be seen in the score; exported files have this one.
+    """
+    return image.resize((width, image.height), Image.Resampling.BILINEAR).resize(
+        (width, height), Image.Resampling.BILINEAR
+    )
 
 
 def _in_eight_bits(image: Image.Image, levels: Levels) -> Image.Image:

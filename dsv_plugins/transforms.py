@@ -21,13 +21,15 @@ from torch.nn import functional
 from dsv_plugins.errors import InputError, PluginError, describe_error
 from dsv_plugins.plugins.interfaces import Augmentation
 
-__all__ = ["as_float", "best_device", "check_pixels", "from_transform", "global_randomness", "resized"]
+__all__ = ["as_float", "best_device", "check_pixels", "from_transform", "global_randomness", "mean_colours", "resized"]
 
 Layout = Literal["chw", "hwc"]
 Pixels = Literal["float", "uint8"]
 
 ROUNDING = 1e-3
 """By which resizing may leave the range from 0 to 1: less than a step of eight-bit images."""
+
+BATCH = 64
 
 _one_at_a_time = threading.RLock()
 """Held while the global generators are seeded: they belong to the whole process, so only one thread may use them."""
@@ -54,6 +56,17 @@ def check_pixels(images: Tensor) -> None:
             f"the images have values from {lowest:.3g} to {highest:.3g}; give pixels from 0 to 1 without "
             "normalisation, or uint8 from 0 to 255"
         )
+
+
+def mean_colours(images: Tensor, rows: int = 1) -> Tensor:
+    """Return the mean of each channel and of all for each image; in batches, as images may be memory-mapped.
+
+    Args:
+        images: The images, (images, channels, height, width).
+        rows: How many rows are one image, such as its tiles.
+    """
+    colours = torch.cat([batch.mean(dim=(2, 3), dtype=torch.float64) for batch in torch.split(images, BATCH)])
+    return torch.cat([colours, colours.mean(dim=1, keepdim=True)], dim=1).reshape(-1, rows, images.shape[1] + 1).mean(1)
 
 
 def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:

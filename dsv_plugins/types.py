@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "ANOMALOUS",
     "DETECTOR",
     "DETECTOR_PREFIX",
+    "NORMAL",
     "SIDE_MULTIPLE",
     "Candidate",
     "Embeddings",
@@ -49,6 +51,8 @@ SEPARABILITY_CAP = 0.5
 
 Size = int | tuple[int, int]
 """Height and width of images; one number if they are square."""
+ANOMALOUS, NORMAL = "anomalous", "normal"
+"""The verdicts on an image."""
 Levels = tuple[int, int]
 """The values of sixteen-bit pixels that become black and white in eight bits."""
 

@@ -161,6 +161,46 @@ def finished_detector():
     return trained()
 
 
+def write_photo(path: Path, seed: int, *, defect: bool = False, size: int = 100) -> Path:
+    Image.fromarray(texture(seed, defect=defect, size=size)).save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def calibrated_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study whose model has verdicts and heatmaps. Its name is one that a page must escape."""
+    from dsv_plugins import select
+
+    folder = tmp_path_factory.mktemp("line")
+    for kind, seeds in (("good", range(40)), ("new", range(100, 106))):
+        (folder / kind).mkdir()
+        for seed in seeds:
+            write_photo(folder / kind / f"{seed}.png", seed)
+    result = select(
+        folder / "good",
+        folder / "new",
+        detector="patch-memory",
+        detector_params={"image_size": 64},
+        holdout=0.4,
+        executor="serial",
+        out=folder / "<b>run",
+    )
+    return Path(result.path)
+
+
+@pytest.fixture(scope="session")
+def calibrated_model(calibrated_run: Path):
+    from dsv_plugins import load
+
+    return load(calibrated_run)
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("photos")
+    return [write_photo(folder / f"{seed}.png", seed, defect=seed % 2 > 0, size=90 + seed) for seed in range(6)]
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print what tests summed up with `record_property("summary", ...)`, also in other processes."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tiles import SIDE, tile
 
 from dsv_plugins import AugmentationPlugin, build_registry
-from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
+from dsv_plugins.builtin.augmentations.cut import PAPER_PATCH_SIZES
 
 TARGET = Path(__file__).parents[1] / "assets" / "augmentations.png"
 NAMES = ("cutout", "cutavg", "cutdiff", "cutpaste")

@@ -85,15 +85,19 @@ def _each_once(pools: Iterable[Sequence[Evaluation]]) -> list[Evaluation]:
     return list({each.candidate.id: each for each in itertools.chain.from_iterable(pools)}.values())
 
 
-def measure_aucs(result: Run, labels: Sequence[bool]) -> tuple[AUCRecord, float]:
-    """Return the AUCs of a finished study, and that of its model; the report shows those in the run folder."""
+def measure_aucs(result: Run, labels: Sequence[bool]) -> AUCRecord:
+    """Return the AUCs of a finished study, and write them into its run folder, where the report finds them."""
     finished = [result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"]
     aucs = {each.candidate.id: auc_of(each, labels) for each in finished if each.scores.test.isfinite().all()}
     chosen = {name: choice.candidate.id for name, choice in result.selected.items()}
-    record = AUCRecord(aucs, {name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs})
-    write_checksummed(result.folder.aucs, asdict(record))
     kept = [each for each in finished if each.candidate.id in result.shares]
-    return record, ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept])
+    record = AUCRecord(
+        candidates=aucs,
+        chosen={name: aucs[candidate] for name, candidate in chosen.items() if candidate in aucs},
+        model=ensemble_auc(kept, labels, [result.shares[each.candidate.id] for each in kept]),
+    )
+    write_checksummed(result.folder.aucs, asdict(record))
+    return record
 
 
 def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
@@ -103,7 +107,7 @@ def read_study(result: Run, ground_truth: Path | None = None) -> Trained:
     return Trained(
         evaluations=[result.evaluation(entry.candidate) for entry in result.candidates if entry.status == "finished"],
         labels=labels,
-        model_auc=measure_aucs(result, labels)[1],
+        model_auc=measure_aucs(result, labels).model,
         pixels=pixels,
         model_pixels=model_pixels,
         seconds=result.journal.elapsed(),

@@ -59,17 +59,15 @@ def run(arguments: Namespace) -> int:
         out=folder / "run",
     )
     result = conduct(study, as_json=arguments.json, command=arguments.command_line)
-    aucs, kept = measure_aucs(result, labels_of(result.path))
+    aucs = measure_aucs(result, labels_of(result.path))
     report = write_report(result)
     terminal = Terminal()
     if arguments.json:
-        terminal.print_json_object(
-            {**result.as_json(), "report": str(report) if report else None, "auc": {**asdict(aucs), "kept": kept}}
-        )
+        terminal.print_json_object({**result.as_json(), "report": str(report) if report else None, "auc": asdict(aucs)})
         return 0
     show(result, as_json=False, report=report)
     _show_aucs(result, aucs, terminal)
-    terminal.print(f"the model that is kept: {kept:.3f}")
+    terminal.print(f"the model that is kept: {aucs.model:.3f}")
     terminal.print(literal(f"the images are in {task}"), soft_wrap=True)
     return 0
 

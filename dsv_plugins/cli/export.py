@@ -23,6 +23,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=str, help="the file to write; model.onnx or model.pt2 in the run folder by default"
     )
+    parser.add_argument(
+        "--pixels",
+        type=Literal["uint8", "uint16", "float32"],
+        default="uint8",
+        help="what its images are of: 8 bits, 16 bits, or floats from 0 to 1",
+    )
+    parser.add_argument(
+        "--colours", type=Literal["RGB", "BGR"], default="RGB", help="the order of their channels; OpenCV reads BGR"
+    )
     add_false_alarms(parser)
     add_plugins(parser)
 
@@ -35,15 +44,13 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.run.export import SUFFIXES, export_model
     from dsv_plugins.run.folder import RunFolder
     from dsv_plugins.run.model import NO_CALIBRATION, load
-    from dsv_plugins.types import height_and_width
 
     model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)
     target = Path(arguments.out or RunFolder(model.run).exported(SUFFIXES[arguments.format]))
-    outputs = export_model(model, arguments.format, target)
-    height, width = height_and_width(model.record.image_size)
+    outputs = export_model(model, arguments.format, target, pixels=arguments.pixels, colours=arguments.colours)
     told = [
         f"model: {target}",
-        f"takes RGB images from 0 to 1, (batch, 3, {height}, {width})",
+        f"takes {arguments.pixels} images in {arguments.colours}, (batch, height, width, channels), of any size",
         f"returns {', '.join(outputs)}",
     ]
     if model.false_alarms is None:

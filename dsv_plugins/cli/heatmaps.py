@@ -1,4 +1,4 @@
-"""Pictures of where scored images are unusual: overlays in red, and masks."""
+"""Files that say where scored images are unusual: overlays in red, masks, the heat of each pixel, and boxes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from torch import Tensor
 from dsv_plugins.data.overlay import overlay
 from dsv_plugins.errors import InputError, StoreError
 from dsv_plugins.pixels import decode
+from dsv_plugins.run.folder import write_json
 from dsv_plugins.types import Levels
 
-__all__ = ["PictureFolder", "mask_above", "overlay_of"]
+__all__ = ["BoxFile", "PictureFolder", "heat_of_pixels", "mask_above", "overlay_of"]
 
 LONGEST = 240
 """Bytes of a picture's name, of the 255 of most file systems: the rest is for a number and the suffix."""
-Draw = Callable[[NDArray[np.uint8], NDArray[Any]], Image.Image]
-"""Draws what the heat of an image says, at the image's own size."""
+Draw = Callable[[NDArray[np.uint8], NDArray[Any]], Image.Image | NDArray[np.float32]]
+"""Draws what the heat of an image says, at the image's own size; or returns the numbers to write."""
 
 
 def overlay_of(scale: tuple[float, float]) -> Draw:
@@ -32,23 +33,68 @@ def overlay_of(scale: tuple[float, float]) -> Draw:
 
 def mask_above(threshold: float) -> Draw:
     """Draw which pixels are hotter than a threshold, in white on black."""
+    return lambda pixels, heat: Image.fromarray(
+        np.where(heat_of_pixels(pixels, heat) > threshold, 255, 0).astype(np.uint8)
+    )
 
-    def mask(pixels: NDArray[np.uint8], heat: NDArray[Any]) -> Image.Image:
-        height, width = pixels.shape[1:]
-        enlarged = Image.fromarray(np.asarray(heat, dtype=np.float32)).resize(
-            (width, height), Image.Resampling.BILINEAR
-        )
-        return Image.fromarray(np.where(np.asarray(enlarged) > threshold, 255, 0).astype(np.uint8))
 
-    return mask
+def heat_of_pixels(pixels: NDArray[np.uint8], heat: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the heat of each pixel of an image: (height, width)."""
+    height, width = pixels.shape[1:]
+    patches = Image.fromarray(np.asarray(heat, dtype=np.float32))
+    return np.asarray(patches.resize((width, height), Image.Resampling.BILINEAR))
+
+
+class BoxFile:
+    """A file with boxes around what is unusual in each image, as COCO has them.
+
+    Args:
+        path: The file.
+        threshold: The heat above which a pixel is unusual.
+        levels: As for `decode`.
+    """
+
+    def __init__(self, path: Path, threshold: float, levels: Levels | None) -> None:
+        self._path, self._threshold, self._levels = path, threshold, levels
+        self._images: list[dict[str, Any]] = []
+        self._boxes: list[dict[str, Any]] = []
+
+    def write(self, files: Sequence[Path], heatmaps: Tensor) -> None:
+        """Find the boxes of some images."""
+        from scipy.ndimage import find_objects, label
+
+        for file, patches in zip(files, heatmaps.numpy(), strict=True):
+            heat = heat_of_pixels(decode(file, None, levels=self._levels), patches)
+            image = len(self._images) + 1
+            height, width = heat.shape
+            self._images.append({"id": image, "file_name": str(file), "height": height, "width": width})
+            regions, _ = label(heat > self._threshold)
+            for number, (rows, columns) in enumerate(find_objects(regions), start=1):
+                inside = regions[rows, columns] == number
+                self._boxes.append(
+                    {
+                        "id": len(self._boxes) + 1,
+                        "image_id": image,
+                        "category_id": 1,
+                        "bbox": [columns.start, rows.start, columns.stop - columns.start, rows.stop - rows.start],
+                        "area": int(inside.sum()),
+                        "score": float(heat[rows, columns][inside].max()),
+                        "iscrowd": 0,
+                    }
+                )
+
+    def check(self) -> None:
+        """Write the file, in one step."""
+        categories = [{"id": 1, "name": "anomaly"}]
+        write_json(self._path, {"images": self._images, "annotations": self._boxes, "categories": categories})
 
 
 class PictureFolder:
-    """A folder with one picture for each image, named after the image and the folder it lies in.
+    """A folder with one file for each image, named after the image and the folder it lies in.
 
     Args:
         path: The folder; it is made if it is missing.
-        draw: Makes a picture.
+        draw: Makes a picture, or numbers.
         option: The option that named the folder.
         levels: As for `decode`.
     """
@@ -68,9 +114,13 @@ class PictureFolder:
     def write(self, files: Sequence[Path], heatmaps: Tensor) -> None:
         """Write the pictures of some images; those that cannot be written do not keep the others from it."""
         for file, heat in zip(files, heatmaps.numpy(), strict=True):
-            picture = self._draw(decode(file, None, levels=self._levels), heat)
+            drawn = self._draw(decode(file, None, levels=self._levels), heat)
+            target = self._path / self._name(file)
             try:
-                picture.save(self._path / f"{self._name(file)}.png")
+                if isinstance(drawn, Image.Image):
+                    drawn.save(f"{target}.png")
+                else:
+                    np.save(f"{target}.npy", drawn)
             except OSError as error:
                 self._failed.append((file, error))
 

@@ -15,10 +15,7 @@ from dsv_plugins.errors import StoreError, printable
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["answering", "cell", "output", "own_output", "silence", "steady_streams", "tell"]
-
-FORMULA = tuple("=+-@＝＋－＠")
-"""With these a formula begins, in some spreadsheets with the wide ones too."""
+__all__ = ["answering", "output", "own_output", "silence", "steady_streams", "tell"]
 
 _kept: list[IO[str]] = []
 
@@ -50,12 +47,6 @@ def steady_streams() -> None:
 def tell(line: str) -> None:
     """Write one line to the standard error; what is in it cannot steer the terminal."""
     print(printable(line), file=sys.stderr)
-
-
-def cell(path: object) -> str:
-    """Return a path for a CSV file, so that no spreadsheet takes it for a formula, nor a terminal for a command."""
-    text = printable(str(path))
-    return f"./{text}" if text.startswith(FORMULA) else text
 
 
 def output() -> IO[str]:

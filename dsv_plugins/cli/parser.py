@@ -11,13 +11,30 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from dsv_plugins.cli import bench, check, demo, export, new, plugins, report, score, select
+from dsv_plugins.cli import (
+    audit,
+    bench,
+    check,
+    demo,
+    export,
+    new,
+    plugins,
+    report,
+    score,
+    select,
+    serve,
+    update,
+    watch,
+)
 from dsv_plugins.cli.output import tell
 from dsv_plugins.errors import one_line
 
 __all__ = ["build_parser"]
 
-COMMANDS: tuple[ModuleType, ...] = (select, score, export, report, demo, bench, plugins, check, new)
+COMMANDS: tuple[ModuleType, ...] = (
+    *(audit, select, score, update, export, serve, watch, report),
+    *(demo, bench, plugins, check, new),
+)
 """Each module has `add_arguments(parser)` and `run(arguments)`, and its docstring is the help text."""
 
 EXIT_WRONG_CALL = 2

@@ -6,31 +6,42 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
-from dsv_plugins.cli.output import cell, tell
+from dsv_plugins.cli.output import tell
 from dsv_plugins.cli.terminal import Terminal
-from dsv_plugins.errors import InputError, StoreError
+from dsv_plugins.errors import InputError, StoreError, cell
+from dsv_plugins.types import ANOMALOUS, NORMAL
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv_plugins.cli.heatmaps import PictureFolder
+    from dsv_plugins.bench.labelled import Labelled
+    from dsv_plugins.cli.heatmaps import BoxFile, PictureFolder
     from dsv_plugins.run.model import Model
     from dsv_plugins.run.records import ModelRecord
 
 __all__ = ["add_arguments", "run"]
 
 BATCH = 64
-ANOMALOUS, NORMAL = "anomalous", "normal"
 COLUMNS = ("file", "score", "p_value", "verdict")
+Row = tuple[str, float, float | None, str | None]
+
+
+class Scored(NamedTuple):
+    """An image with its score and its brightness."""
+
+    file: Path
+    score: float
+    light: float
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -51,6 +62,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--heatmaps", type=str, help="a folder for copies of the images with unusual patches in red")
     parser.add_argument("--masks", type=str, help="a folder for masks, white where an image is unusual")
+    parser.add_argument("--maps", type=str, help="a folder for the heat of each pixel, as .npy of the image's size")
+    parser.add_argument("--boxes", type=str, help="a JSON file for boxes around what is unusual, in the form of COCO")
+    parser.add_argument(
+        "--labels",
+        type=str,
+        help="say what the verdicts are worth, by a CSV file with the columns path and label, or by the names of the "
+        "folders if this is the word folders; good, or the kind of the defect",
+    )
     parser.add_argument("--skip-bad", action="store_true", help="leave out files that cannot be read")
     parser.add_argument("--json", action="store_true", help="print JSON instead of CSV")
     parser.add_argument("--out", type=str, help="a file to write to, instead of the terminal")
@@ -64,7 +83,8 @@ def run(arguments: Namespace) -> int:
     # A rate may need the new calibration, so that it is checked after that.
     rate = None if arguments.recalibrate else arguments.false_alarms
     model = load(arguments.run, false_alarms=rate, plugins=arguments.plugins)
-    pictures = _picture_folders(arguments, model)
+    labels = _labels(arguments.labels, files)
+    pictures = _heat_files(arguments, model)
     if arguments.recalibrate:
         model = _recalibrated(model, arguments)
     _tell(model, arguments)
@@ -74,7 +94,10 @@ def run(arguments: Namespace) -> int:
     if not rows:
         tell("dsv score: none of the images can be read")
         return 1
-    text = _rendered(_judged(rows, model, arguments.false_discoveries), as_json=arguments.json)
+    judged = _judged(rows, model, arguments.false_discoveries)
+    _tell_of_drift(model, rows)
+    known = None if labels is None else _known(judged, rows, labels)
+    text = _rendered(judged, known, as_json=arguments.json)
     if arguments.out is not None:
         from dsv_plugins.run.folder import write_text
 
@@ -87,6 +110,9 @@ def run(arguments: Namespace) -> int:
         Terminal().write(text)
     for folder in pictures:
         folder.check()
+    if known is not None and not arguments.json:
+        for line in known.lines():
+            tell(line)
     return 0
 
 
@@ -98,6 +124,7 @@ def _files(arguments: Namespace) -> list[Path]:
         raise InputError("give --false-alarms or --false-discoveries, not both")
     check_rates(arguments, "false_alarms", "false_discoveries")
     check_target(arguments.out)
+    check_target(arguments.boxes)
     if not arguments.images and not arguments.recalibrate:
         raise InputError("give folders or files to judge")
     given = [Path(name) for name in arguments.images]
@@ -113,26 +140,30 @@ def _note(line: str) -> None:
     tell(f"note: {line}")
 
 
-def _picture_folders(arguments: Namespace, model: Model) -> list[PictureFolder]:
-    """Return the folders for what the call asks to be drawn, made before anything is scored."""
-    from dsv_plugins.cli.heatmaps import PictureFolder, mask_above, overlay_of
+def _heat_files(arguments: Namespace, model: Model) -> list[PictureFolder | BoxFile]:
+    """Return what the call asks to be written of heatmaps, made before anything is scored."""
+    from dsv_plugins.cli.heatmaps import BoxFile, PictureFolder, heat_of_pixels, mask_above, overlay_of
 
-    record = model.record
-    if record.heat_scale is None and (arguments.heatmaps or arguments.masks):
-        _note(f"the detector {record.detector!r} has no heatmaps, so none are written")
+    asked = [name for name in ("heatmaps", "maps", "masks", "boxes") if arguments[name]]
+    scale, threshold, levels = model.record.heat_scale, model.record.heat_threshold, model.record.levels
+    if scale is None:
+        if asked:
+            _note(f"the detector {model.record.detector!r} has no heatmaps, so none are written")
         return []
-    folders = []
-    if arguments.heatmaps and record.heat_scale is not None:
-        folders.append(
-            PictureFolder(Path(arguments.heatmaps), overlay_of(record.heat_scale), "--heatmaps", record.levels)
+    draw = {"heatmaps": overlay_of(scale), "maps": heat_of_pixels}
+    if threshold is not None:
+        draw["masks"] = mask_above(threshold)
+    elif {"masks", "boxes"} & set(asked):
+        raise InputError(
+            f"there are no {'masks' if arguments.masks else 'boxes'} without a threshold for heat, and the study held "
+            "no good images out; select again with --holdout 0.2"
         )
-    if arguments.masks:
-        if record.heat_threshold is None:
-            raise InputError("no mask can be drawn: the study kept no good images out, so it has no threshold for heat")
-        folders.append(
-            PictureFolder(Path(arguments.masks), mask_above(record.heat_threshold), "--masks", record.levels)
-        )
-    return folders
+    files: list[PictureFolder | BoxFile] = [
+        PictureFolder(Path(arguments[name]), draw[name], f"--{name}", levels) for name in asked if name in draw
+    ]
+    if arguments.boxes and threshold is not None:
+        files.append(BoxFile(Path(arguments.boxes), threshold, levels))
+    return files
 
 
 def _recalibrated(model: Model, arguments: Namespace) -> Model:
@@ -154,8 +185,8 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
     if len(different) < len(found):
         _note(f"{len(found) - len(different)} of the {len(found)} images of {folder} are copies, and count once")
     files = [*different, *(file.path for file in unreadable)]  # what cannot be read is told of when it is decoded
-    scores = [score for _, score in _scored(model, files, skip_bad=arguments.skip_bad)]
-    recalibrated = model.recalibrated(torch.tensor(scores, dtype=torch.float64), folder, arguments.false_alarms)
+    _, scores, light = zip(*_scored(model, files, skip_bad=arguments.skip_bad), strict=True)
+    recalibrated = model.recalibrated(torch.tensor(scores), torch.tensor(light), folder, arguments.false_alarms)
     _note(f"from now on, {len(scores)} images of {folder} decide{_still_flagged(model, recalibrated)}")
     return recalibrated
 
@@ -198,19 +229,17 @@ def _tell(model: Model, arguments: Namespace) -> None:
         rate = model.false_alarms or 0.0
         if arguments.false_alarms is None and arguments.false_discoveries is None and rate > DEFAULT_FALSE_ALARMS:
             notes.append(f"{count} held-out images can promise no false-alarm rate below {rate:.3g}, which is used")
-        if model.record.calibrated_on is None:
-            notes += model.record.warnings
     for note in notes:
         _note(note)
 
 
 def _scored(
-    model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder] = ()
-) -> Iterator[tuple[Path, float]]:
-    """The score of each image; some are decoded while others are scored, so that memory does not grow with them."""
+    model: Model, files: Sequence[Path], *, skip_bad: bool, pictures: Sequence[PictureFolder | BoxFile] = ()
+) -> Iterator[Scored]:
+    """The score and the brightness of each image; some are decoded while others are scored, to spare memory."""
     for batch, pixels in _decoded(files, model.record, skip_bad=skip_bad):
         found = model.predict(pixels, heatmaps=bool(pictures), names=batch)
-        yield from zip(batch, found.scores.tolist(), strict=True)
+        yield from map(Scored, batch, found.scores.tolist(), found.light.tolist())
         for folder in pictures:
             assert found.heatmaps is not None  # or it would have no scale
             folder.write(batch, found.heatmaps)
@@ -246,15 +275,13 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
             batch = []
 
 
-def _judged(
-    rows: Sequence[tuple[Path, float]], model: Model, false_discoveries: float | None
-) -> list[tuple[str, float, float | None, str | None]]:
+def _judged(rows: Sequence[Scored], model: Model, false_discoveries: float | None) -> list[Row]:
     """Return a row of each column for each image."""
     from dsv_plugins.calibration import discoveries
 
-    scores = [score for _, score in rows]
+    scores = [row.score for row in rows]
     if model.calibration is None:
-        return [(str(file), score, None, None) for file, score in rows]
+        return [(str(row.file), row.score, None, None) for row in rows]
     p_values = model.calibration.p_values(scores)
     if false_discoveries is not None:
         anomalous = discoveries(p_values, false_discoveries)
@@ -262,14 +289,42 @@ def _judged(
         assert model.false_alarms is not None
         anomalous = model.calibration.alarms(scores, model.false_alarms)
     return [
-        (str(file), score, p_value, ANOMALOUS if found else NORMAL)
-        for (file, score), p_value, found in zip(rows, p_values.tolist(), anomalous.tolist(), strict=True)
+        (str(row.file), row.score, p_value, ANOMALOUS if found else NORMAL)
+        for row, p_value, found in zip(rows, p_values.tolist(), anomalous.tolist(), strict=True)
     ]
 
 
-def _rendered(judged: Sequence[tuple[str, float, float | None, str | None]], *, as_json: bool) -> str:
+def _tell_of_drift(model: Model, rows: Sequence[Scored]) -> None:
+    """Say once if the images have changed. Of several folders they come mixed: a camera names files by their time."""
+    drift = model.drift()
+    for row in sorted(rows, key=lambda row: row.file.name):
+        if told := drift.add([row.score], [row.light]):
+            _note(f"{told} (seen by {row.file}, image {drift.images} of {len(rows)} in the order of their names)")
+
+
+def _labels(source: str | None, files: Sequence[Path]) -> dict[Path, str] | None:
+    """Return the labels that the call gives, read before anything is scored."""
+    if source is None:
+        return None
+    from dsv_plugins.bench.labelled import labels_from
+
+    return labels_from(source, files)
+
+
+def _known(judged: Sequence[Row], rows: Sequence[Scored], labels: Mapping[Path, str]) -> Labelled:
+    """Return what the labels say of the verdicts."""
+    from dsv_plugins.bench.labelled import labelled
+
+    has_verdicts = judged[0][-1] is not None
+    flagged = [verdict == ANOMALOUS for *_, verdict in judged] if has_verdicts else None
+    return labelled([row.score for row in rows], flagged, [labels.get(row.file) for row in rows])
+
+
+def _rendered(judged: Sequence[Row], known: Labelled | None, *, as_json: bool) -> str:
     if as_json:
-        return f"{json.dumps([dict(zip(COLUMNS, row, strict=True)) for row in judged], indent=2)}\n"
+        images: object = [dict(zip(COLUMNS, row, strict=True)) for row in judged]
+        content = images if known is None else {"images": images, "labels": asdict(known)}
+        return f"{json.dumps(content, indent=2)}\n"
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

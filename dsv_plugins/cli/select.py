@@ -26,7 +26,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--train", type=str, help="good images, in place of FOLDER: a folder, a pattern, or a txt or csv file of paths"
     )
-    parser.add_argument("--test", type=str, help="unlabelled images, likewise")
+    parser.add_argument(
+        "--test",
+        type=str,
+        help="unlabelled images, likewise; without them nothing is chosen, and one candidate or the ensemble is kept",
+    )
     add_study_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and an estimate of the time, and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
@@ -79,12 +83,14 @@ def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     for remark in (concentration_legend(found), hidden_losses(found, width=terminal.width)):
         if remark:
             terminal.print(literal(remark), soft_wrap=True)
-    if len(found.kept) > 1:
-        terminal.print(literal(f"{model_in_words(found)}; --keep choice keeps one"), soft_wrap=True)
+    several = len(found.kept) > 1
+    if several or len(found.candidates) == 1:
+        advice = "; --keep choice keeps one" if several else ""
+        terminal.print(literal(f"{model_in_words(found)}{advice}"), soft_wrap=True)
     if parts := parts_in_words(found):
         terminal.print(literal(parts), soft_wrap=True)
-    verb = "ranks first" if len(found.kept) > 1 else "chooses"
-    for name, choice in found.selected.items():
+    verb = "ranks first" if several else "chooses"
+    for name, choice in found.selected.items() if len(found.candidates) > 1 else ():
         terminal.print(literal(f"{name} {verb} {choice.candidate}, loss {choice.loss:.4g}"), soft_wrap=True)
     if found.findings is not None:
         terminal.print(literal(str(found.findings)), soft_wrap=True)
@@ -95,13 +101,13 @@ def show(found: Run, *, as_json: bool, report: Path | None) -> None:
     terminal.print(literal(f"judge new images with: {command}"), soft_wrap=True)
 
 
-def _folders(arguments: Namespace) -> tuple[Path | str, Path | str]:
+def _folders(arguments: Namespace) -> tuple[Path | str, Path | str | None]:
     from dsv_plugins.data.images import split_folder
 
     if arguments.folder and (arguments.train or arguments.test):
         raise InputError("give either FOLDER or --train and --test, not both")
     if arguments.folder:
         return split_folder(Path(arguments.folder))
-    if not (arguments.train and arguments.test):
+    if not arguments.train:
         raise InputError("give the FOLDER of a task, or --train with good images and --test with unlabelled ones")
     return arguments.train, arguments.test

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ from dsv_plugins.types import Levels, size_of_same_aspect
 __all__ = ["Dataset", "open_dataset", "prepare"]
 
 LEAST_IMAGES = 2
+SUSPECT = "it looks so unlike the other good images that it may be defective"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,7 @@ class Dataset:
 
 def prepare(
     train: Source,
-    test: Source,
+    test: Source | None,
     folder: Path,
     *,
     size: int,
@@ -89,6 +91,8 @@ def prepare(
     holdout: float | None = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
+    drop_suspects: float | None = None,
+    find_suspects: Callable[[Tensor, int], Sequence[int]] | None = None,
     make_pseudo: Callable[[Tensor], Tensor] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -98,7 +102,7 @@ def prepare(
     Args:
         train: Normal images: a folder, a pattern, a list of paths, a file with such a list, a dataset of torch, or a
             uint8 tensor of shape (images, channels, height, width).
-        test: Unlabelled images, likewise.
+        test: Unlabelled images, likewise; if None, the held-out images stand in for them, if there are to be any.
         folder: Where the arrays and their index go.
         size: Height and width to which images from files are resized.
         keeps_aspect: Keep the aspect that most train images have, and the area of a square of that size.
@@ -108,6 +112,8 @@ def prepare(
         holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+        drop_suspects: The share of the train images that may be left out as suspects; None for none.
+        find_suspects: Returns the places of the suspects among images, of which each has some rows.
         make_pseudo: Makes a pseudo-anomaly of each held-out image; None for none.
         progress: Called with the name of the set, the images decoded and the images there are.
         note: Called with a line about copies, and about each file of which a user should know something.
@@ -115,17 +121,19 @@ def prepare(
     Returns:
         The files that were left out.
     """
-    train, test = (
-        pixels_of(source, size, name) if isinstance(source, TorchDataset) else source
-        for name, source in (("train", train), ("test", test))
-    )
-    found = [_found(source, name, note) for name, source in (("train", train), ("test", test))]
+    if isinstance(train, TorchDataset):
+        train = pixels_of(train, size, "train")
+    if isinstance(test, TorchDataset):
+        test = pixels_of(test, size, "test")
+    found = _found(train, "train", note), ([], []) if test is None else _found(test, "test", note)
     has_files = not isinstance(train, Tensor)
     if tile is not None and (not has_files or isinstance(test, Tensor)):
         raise InputError("tiles are cut from image files; give folders, or cut the images beforehand")
     own = median_size([file.path for file in found[0][0]]) if has_files else None
     loading = _loading(own, size, keeps_aspect=keeps_aspect, tile=tile, overlap=overlap)
-    listing = list_images(*found, size=loading.size, holdout=holdout, seed=seed, skip_bad=skip_bad)
+    listing = list_images(
+        *found, size=loading.size, holdout=holdout, seed=seed, skip_bad=skip_bad, drop_suspects=drop_suspects
+    )
     bad = list(listing.bad)
     index = _usable_index(folder, listing.fingerprint)
     if index is not None:
@@ -137,7 +145,11 @@ def prepare(
     with finished_folder(folder) as partial:
         kept = {}
         for name, files in listing.files.items():
+            if name == "test" and test is None:
+                continue
             source, target = (test if name == "test" else train), images_file(partial, name)
+            assert source is not None
+            assert not isinstance(source, TorchDataset)
             if isinstance(source, Tensor):
                 np.save(target, source[[int(file.path.name) for file in files]].cpu().numpy())
                 kept[name] = files
@@ -147,6 +159,13 @@ def prepare(
                 if unreadable and not skip_bad:
                     raise InputError(stop_at(unreadable))
                 bad += unreadable
+        if find_suspects is not None:
+            good, file, rows = kept["train"], images_file(partial, "train"), loading.tiles.count if loading.tiles else 1
+            suspicious = set(find_suspects(torch.from_numpy(np.load(file, mmap_mode="c")), rows))
+            bad += [BadFile(good[place].path, SUSPECT) for place in sorted(suspicious)]
+            places = [place for place in range(len(good)) if place not in suspicious]
+            split_pixels(file, {file: places}, rows=rows)
+            kept["train"] = [good[place] for place in places]
         if holdout != 0:
             good, file = kept["train"], images_file(partial, "train")
             groups = grouped(good, near_copies(np.load(file, mmap_mode="r"), loading.tiles).tolist())
@@ -158,6 +177,14 @@ def prepare(
                 targets = {images_file(partial, name): places for name, places in parts.items()}
                 split_pixels(file, targets, rows=loading.tiles.count if loading.tiles else 1)
                 kept |= {name: [good[place] for place in places] for name, places in parts.items()}
+        if test is None and holdout != 0:
+            if "holdout" not in kept:
+                raise InputError(
+                    f"{len(kept['train'])} good images leave none to hold out, which could stand in for test images; "
+                    "give test images, or more good ones"
+                )
+            kept["test"] = kept["holdout"]
+            shutil.copyfile(images_file(partial, "holdout"), images_file(partial, "test"))
         for name in kept:
             if len(kept[name]) < LEAST_IMAGES:
                 source = test if name == "test" else train

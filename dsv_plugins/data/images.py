@@ -45,9 +45,11 @@ __all__ = [
     "Survey",
     "at_once",
     "decode_all",
+    "files_below",
     "find_images",
     "levels_of",
     "median_size",
+    "own_sizes",
     "split_folder",
     "split_pixels",
     "survey",
@@ -119,7 +121,7 @@ def find_images(folder: Path, note: Note | None = None) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give a folder of images")
-    files = list(_walk(folder))
+    files = list(files_below(folder))
     images = sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         kinds = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
@@ -150,10 +152,14 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 def median_size(paths: Sequence[Path]) -> tuple[int, int] | None:
     """Return the height and the width of the image of median aspect, from headers; None if none can be read."""
-    with collecting_warnings(), warnings_of_pillow():
-        known = [size for size in map(_size, paths) if size is not None]
-    sizes = sorted(known, key=lambda size: (size[0] / size[1], size))
+    sizes = sorted(own_sizes(paths), key=lambda size: (size[0] / size[1], size))
     return sizes[len(sizes) // 2] if sizes else None
+
+
+def own_sizes(paths: Sequence[Path]) -> list[tuple[int, int]]:
+    """Return the heights and widths of the images that can be read, from their headers."""
+    with collecting_warnings(), warnings_of_pillow():
+        return [size for size in map(_size, paths) if size is not None]
 
 
 def _size(path: Path) -> tuple[int, int] | None:
@@ -306,7 +312,8 @@ def _write_header(content: IO[bytes], shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(content, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file below a folder, at any depth; hidden ones are skipped."""
     seen = {folder.resolve()}
     for parent, folders, names in os.walk(folder, followlinks=True):
         # A link may lead back to a folder that was seen already.

@@ -30,6 +30,7 @@ PATH_COLUMNS = ("path", "file", "image", "filename", "image_path")
 """The columns of a CSV file in which the paths may be."""
 SPLIT_RULE = "copies and near-copies on one side"
 """How images are held out: another rule is another split, of which nothing may be reused."""
+SUSPECTS_RULE = "suspects are left out"
 EXAMPLES = 2
 
 
@@ -49,7 +50,14 @@ class Listing:
 
 
 def list_images(
-    train: Survey, test: Survey, *, size: Size, holdout: float | None, seed: int, skip_bad: bool
+    train: Survey,
+    test: Survey,
+    *,
+    size: Size,
+    holdout: float | None,
+    seed: int,
+    skip_bad: bool,
+    drop_suspects: float | None = None,
 ) -> Listing:
     """Return which images a study has.
 
@@ -60,6 +68,7 @@ def list_images(
         holdout: Share of the train images to hold out; None for as many as `images_to_keep_out` says.
         seed: Which of them these are.
         skip_bad: Leave out files that cannot be read, and test images that are train images too, instead of stopping.
+        drop_suspects: The share of the train images that may be left out as suspects; None for none.
 
     Raises:
         InputError: There are such files.
@@ -71,6 +80,7 @@ def list_images(
         raise InputError(stop_at(bad))
     files = {"train": trained, "test": kept}
     rule = [SPLIT_RULE, holdout, seed] if holdout != 0 else []
+    rule += [] if drop_suspects is None else [SUSPECTS_RULE, drop_suspects]
     content = {"size": size, "split": rule, **{name: [file.digest for file in files[name]] for name in files}}
     fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return Listing(files, bad, fingerprint)

@@ -11,13 +11,14 @@ import math
 import torch
 from torch import Tensor
 
+from dsv_plugins.transforms import mean_colours
+
 __all__ = ["FEW", "photometric_shift", "shift_warning"]
 
 FEW = 0.3
 """The share of the test images that anomalies may well be, and not a shift of all images."""
 CRITICAL = 1.747
 """Which Kuiper's statistic, times √(nm / (n + m)), exceeds in one of twenty pairs of samples of one distribution."""
-BATCH = 64
 
 
 def photometric_shift(train: Tensor, test: Tensor, tiles: int = 1) -> float:
@@ -36,7 +37,7 @@ def photometric_shift(train: Tensor, test: Tensor, tiles: int = 1) -> float:
     Returns:
         The largest bound over the channels and the brightness, from 0 to 1.
     """
-    colours = [_mean_colours(images).reshape(-1, tiles, images.shape[1] + 1).mean(dim=1) for images in (train, test)]
+    colours = [mean_colours(images, tiles) for images in (train, test)]
     chance = CRITICAL * math.sqrt(sum(map(len, colours)) / math.prod(map(len, colours)))
     pairs = zip(colours[0].T, colours[1].T, strict=True)
     return max(0.0, max(_kuiper(*pair) for pair in pairs) - chance)
@@ -51,13 +52,6 @@ def shift_warning(train: Tensor, test: Tensor, tiles: int = 1) -> str | None:
         f"at least {shift:.0%} of the test images have another mean colour or brightness than the train images, more "
         "than a few anomalies explain: under other light or with another camera, comparing test with train misleads"
     )
-
-
-def _mean_colours(images: Tensor) -> Tensor:
-    """Return the mean of each channel and of all, a row for each image; in batches, as images may be memory-mapped."""
-    batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
-    colours = torch.cat([batch.mean(dim=(2, 3), dtype=torch.float64) for batch in batches])
-    return torch.cat([colours, colours.mean(dim=1, keepdim=True)], dim=1)
 
 
 def _kuiper(first: Tensor, second: Tensor) -> float:

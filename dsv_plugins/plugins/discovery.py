@@ -37,11 +37,12 @@ TRACE_VARIABLE = "DSV_TRACE_PLUGINS"
 DISTRIBUTION = "dsv-plugins"
 
 BUILTIN_MODULES: tuple[str, ...] = (
-    "dsv_plugins.builtin.augmentations.hook",
-    "dsv_plugins.builtin.detectors.hook",
-    "dsv_plugins.builtin.selectors.hook",
+    "dsv_plugins.builtin.augmentations.cut",
+    "dsv_plugins.builtin.detectors.patch_memory.patch_settings",
+    "dsv_plugins.builtin.detectors.cutpaste_resnet18.resnet18_settings",
+    "dsv_plugins.builtin.selectors.selector_records",
     "dsv_plugins.builtin.searches",
-    "dsv_plugins.builtin.executors.hook",
+    "dsv_plugins.builtin.executors.local",
 )
 
 

@@ -276,6 +276,10 @@ class DetectorEncoder(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} merges and has no merge")
 
+    def remember(self, images: Tensor) -> None:
+        """Add good images to what it knows, without training, for `dsv update`."""
+        raise NotImplementedError(f"{type(self).__name__} has no remember")
+
     def parts(self) -> Mapping[str, float]:
         """What the score is made of, in words, with the share of each part; empty if that cannot be said."""
         return {}

@@ -141,8 +141,9 @@ def _facts(run: Run, candidate: CandidateRecord) -> list[list[str]]:
 
 
 def _curve(run: Run, candidate: CandidateRecord) -> list[list[float]]:
+    """Return the updates and the losses of a training; none of a detector that trains no network."""
     points = thin(np.array(run.trainings[candidate.id].curve, dtype=float).reshape(-1, 2), MOST_CURVE_POINTS)
-    finite = [(update, loss) for update, loss in points.tolist() if math.isfinite(loss)]
+    finite = [(update, loss) for update, loss in points.tolist() if math.isfinite(loss)] if points[:, 1].any() else []
     return [[update for update, _ in finite], [float(f"{loss:.4g}") for _, loss in finite]]
 
 

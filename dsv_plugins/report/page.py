@@ -16,8 +16,8 @@ from plotly.offline import get_plotlyjs
 from dsv_plugins.errors import StoreError
 from dsv_plugins.report.charts import panels
 from dsv_plugins.report.details import DrawingLimits, details
-from dsv_plugins.report.flagged import flagged_images
 from dsv_plugins.report.summary import agreement, answer, model_in_words, parts_of, pool_aucs
+from dsv_plugins.report.verdicts import verdicts
 from dsv_plugins.run.checksums import RESTORE
 from dsv_plugins.run.folder import write_text
 from dsv_plugins.run.run import Run
@@ -40,8 +40,13 @@ def build(run: Run, target: Path | str | None = None) -> Path:
     """
     _check_stored(run)
     limits = DrawingLimits.of(run)
-    figures = panels(run)
-    content = {**details(run, limits), "panels": [json.loads(figure.to_json()) for figure in figures]}
+    figures = panels(run) if len(run.candidates) > 1 else []  # one loss says nothing
+    judged = verdicts(run)
+    content = {
+        **details(run, limits),
+        "panels": [json.loads(figure.to_json()) for figure in figures],
+        "model": judged and {"histogram": judged.histogram, "threshold": judged.threshold},
+    }
     scripts = [Markup(script) for script in (get_plotlyjs(), _asset("report.js"))]  # noqa: S704 — ours, not data
     environment = Environment(
         loader=PackageLoader("dsv_plugins.report", "assets"), autoescape=True, undefined=StrictUndefined
@@ -56,7 +61,7 @@ def build(run: Run, target: Path | str | None = None) -> Path:
         shares=sorted(run.shares.items(), key=lambda entry: -entry[1]),
         agreement=agreement(run),
         aucs=pool_aucs(run),
-        flagged=flagged_images(run),
+        flagged=judged.images if judged else [],
         titles=[figure.layout.title.text for figure in figures],
         limits=limits.notes(run),
         films=content.pop("films"),

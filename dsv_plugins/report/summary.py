@@ -43,7 +43,7 @@ class Answer:
         next_loss: The loss of that one.
         wins: The share of bootstrap resamples that the choice wins, if that is known.
         verdict: What that share means.
-        seconds: The training time of all candidates.
+        seconds: How long the study took; None if that is not known.
         warnings: What speaks against trusting it.
     """
 
@@ -54,7 +54,7 @@ class Answer:
     next_loss: float | None
     wins: float | None
     verdict: str
-    seconds: float
+    seconds: float | None
     warnings: list[str]
 
 
@@ -71,8 +71,9 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class PoolAUCs:
-    """The AUCs, if labels are known: of each selector's choice, best first, and of the pool."""
+    """The AUCs, if labels are known: of the model, of each selector's choice, best first, and of the pool."""
 
+    model: float | None
     chosen: list[tuple[str, CandidateRecord, float]]
     best: float
     mean: float
@@ -94,7 +95,7 @@ def answer(run: Run) -> Answer:
         next_loss=losses[second.id] if second else None,
         wins=shares.get(chosen.id),
         verdict=_verdict(run, shares) if shares and second else "",
-        seconds=sum(run.seconds.values()),
+        seconds=run.journal.elapsed(),
         warnings=_warnings(run),
     )
 
@@ -141,7 +142,13 @@ def pool_aucs(run: Run) -> PoolAUCs | None:
         return None
     aucs = [(name, run.by_id[identifier], run.aucs[identifier]) for name, identifier in chosen.items()]
     values = list(run.aucs.values())
-    return PoolAUCs(sorted(aucs, key=lambda entry: -entry[2]), max(values), float(np.mean(values)), min(values))
+    return PoolAUCs(
+        run.auc_record.model,
+        sorted(aucs, key=lambda entry: -entry[2]),
+        max(values),
+        float(np.mean(values)),
+        min(values),
+    )
 
 
 def _verdict(run: Run, shares: Mapping[str, float]) -> str:

@@ -21,8 +21,8 @@
       selection.json       candidates, losses, choices, what is kept, and how often each candidate wins a resample
       finished.json        what the selection depends on: the same study again takes it as it is if nothing has changed
       aucs.json            AUCs, if a benchmark or the demo knows the labels
-      model/               the chosen detector, or those of an ensemble in members/, with a manifest, and the scores of
-                           held-out good images
+      model/               the chosen detector, or those of an ensemble in members/, with a manifest, and the scores
+                           and the brightness of held-out good images
       model.onnx, model.pt2   the same detector as one file, if it was exported
       report.html          the page that shows why
 

@@ -67,16 +67,20 @@ class Journal:
         return next((command for command in commands if isinstance(command, str) and command), "")
 
     def elapsed(self) -> float | None:
-        """Return the seconds from the start of the study to its selection; None if it was interrupted."""
-        began = None
+        """Return the seconds that the study took until its selection; None if it has none.
+
+        The time between an interruption and its resumption does not count.
+        """
+        elapsed, before = 0.0, None
         for event in self.events():
             time = event.get("time")
-            if event["event"] == RESUMED or not isinstance(time, float):
+            if not isinstance(time, float):
                 return None
-            if event["event"] == STARTED:
-                began = time
-            elif event["event"] == SELECTED:
-                return None if began is None else time - began
+            if before is not None and event["event"] != RESUMED:
+                elapsed += time - before
+            if event["event"] == SELECTED:
+                return None if before is None else elapsed
+            before = time
         return None
 
     def _lines(self) -> list[bytes]:

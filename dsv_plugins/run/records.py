@@ -33,6 +33,7 @@ __all__ = [
     "ModelRecord",
     "SelectionRecord",
     "StudyRecord",
+    "UpdateRecord",
     "parse_record",
     "read_aucs",
     "read_checksummed",
@@ -191,10 +192,12 @@ class AUCRecord:
     Attributes:
         candidates: The AUC of each candidate, by its id.
         chosen: The AUC of each selector's choice.
+        model: The AUC of the model, which may be several candidates as one; None if it is not known.
     """
 
     candidates: Mapping[str, float]
     chosen: Mapping[str, float]
+    model: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,25 @@ class MemberRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """What one `dsv update` did to a model.
+
+    Attributes:
+        images: Where the new good images come from.
+        remembered: How many of them the detector remembers.
+        deciding: How many images decide since then, old and new ones.
+        threshold_before: The score above which there was an alarm; None if there was no calibration.
+        threshold: The score above which there is one.
+    """
+
+    images: str
+    remembered: int
+    deciding: int
+    threshold_before: float | None
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecord:
     """The content of `model/model.json`: what the detector beside it is.
 
@@ -237,9 +259,9 @@ class ModelRecord:
         made_of: The candidates that it is made of, in words, with the share of each.
         parts: What its score is made of, in words, with the share of each part; empty if the detector cannot say.
         members: If it is an ensemble, its detectors; their files are in the folder `members`, by their place here.
-        warnings: Reasons in the images to doubt its decisions.
         calibrated_on: The folder of good images whose scores decide; None for those that the study held out.
         trained_on: The beginning of the hash of each image that it was trained on: these cannot decide.
+        history: What `dsv update` did to it, the first one first.
         provider: What provided the detector plugin: a package with its version, and a fingerprint of the code.
         plugins: The files and modules with plugins that the study was given.
     """
@@ -258,9 +280,9 @@ class ModelRecord:
     made_of: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
     members: Sequence[MemberRecord] = ()
-    warnings: Sequence[str] = ()
     calibrated_on: str | None = None
     trained_on: Sequence[str] = ()
+    history: Sequence[UpdateRecord] = ()
     provider: str = ""
     plugins: Sequence[str] = ()
 
@@ -347,12 +369,12 @@ def read_selection(run: RunFolder) -> SelectionRecord:
     return selection
 
 
-def read_aucs(run: RunFolder) -> Mapping[str, float]:
-    """Return the AUC of each candidate by its id; empty if no labels are known."""
+def read_aucs(run: RunFolder) -> AUCRecord:
+    """Read `aucs.json`; a record of no candidate if no labels are known."""
     if not run.aucs.exists():
-        return {}
+        return AUCRecord({}, {})
     advice = "remove it, or run the same `dsv demo` or `dsv bench` again"
-    return read_checksummed(run.aucs, AUCRecord, advice).candidates
+    return read_checksummed(run.aucs, AUCRecord, advice)
 
 
 def read_model(run: RunFolder) -> ModelRecord:

@@ -24,6 +24,7 @@ from dsv_plugins.run.artifacts import (
 from dsv_plugins.run.folder import FORMAT, RunFolder
 from dsv_plugins.run.journal import Journal
 from dsv_plugins.run.records import (
+    AUCRecord,
     CandidateRecord,
     Choice,
     EvaluationRecord,
@@ -173,9 +174,14 @@ class Run:
         return self.journal.notes()
 
     @functools.cached_property
+    def auc_record(self) -> AUCRecord:
+        """The content of `aucs.json`; without any candidate if no labels are known."""
+        return read_aucs(self.folder)
+
+    @property
     def aucs(self) -> Mapping[str, float]:
         """The AUC of each candidate by its id; empty if no labels are known."""
-        return read_aucs(self.folder)
+        return self.auc_record.candidates
 
     # ------------------------------------------------------------------
     # images and what candidates make of them

@@ -152,12 +152,17 @@ def _checksums(folder: RunFolder, candidates: Sequence[tuple[str, int | None]]) 
 
 def _is_unchanged(settings: StudySettings, folder: RunFolder, record: FinishedRecord) -> bool:
     """Return whether the images and the stored files are those of the selection."""
-    sources = (settings.train, settings.test)
+    sources = (settings.train, () if settings.test is None else settings.test)
     if not all(isinstance(source, (str, Path, list, tuple)) for source in sources):
         return False  # tensors and datasets: their owner has imported torch anyway
-    found = [survey(image_files(source)) for source in sources]  # type: ignore[arg-type]
+    found = [survey(image_files(source)) if source else ([], []) for source in sources]  # type: ignore[arg-type]
     listing = list_images(
-        *found, size=record.image_size, holdout=settings.holdout, seed=settings.seed, skip_bad=settings.skip_bad
+        *found,
+        size=record.image_size,
+        holdout=settings.holdout,
+        seed=settings.seed,
+        skip_bad=settings.skip_bad,
+        drop_suspects=settings.drop_suspects,
     )
     if listing.bad or listing.fingerprint != record.images:
         return False

@@ -31,6 +31,7 @@ from dsv_plugins.study.judging import Verdict
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule
 from dsv_plugins.study.settings import CHOICE, ENSEMBLE, WEIGHTED
+from dsv_plugins.transforms import mean_colours
 from dsv_plugins.types import Candidate, Evaluation
 
 __all__ = ["Kept", "keep_model", "kept_candidates"]
@@ -89,7 +90,6 @@ def keep_model(
     kept: Kept,
     *,
     schedule: Schedule,
-    warnings: Sequence[str],
 ) -> None:
     """Write the model of a study: a detector, or an ensemble of several that cannot be merged.
 
@@ -100,7 +100,6 @@ def keep_model(
         chosen: The choice of the deciding selector.
         kept: What becomes the model.
         schedule: Which says how far each candidate is trained.
-        warnings: Reasons in the images to doubt the model's decisions.
     """
     members = _members(plan, folder, kept, schedule)
     heatmaps = _heatmaps(members)
@@ -126,14 +125,16 @@ def keep_model(
         made_of={str(each.candidate): share for each, share in zip(kept.evaluations, kept.shares, strict=True)},
         parts=members[0].parts() if len(members) == 1 else {},
         members=[member.record() for member in members] if len(members) > 1 else (),
-        warnings=list(warnings),
         trained_on=dataset.trained_on,
         provider=plan.registry.identity(DetectorEncoderPlugin, chosen.detector),
         plugins=names_of(plan.settings.plugins),
     )
     own_heatmaps = heatmaps if len(kept.evaluations) > 1 or kept.tiles is not None else None
     writers = [member.write for member in members]
-    save_model(folder, record, writers, held_out=scores.get("holdout"), heatmaps=own_heatmaps)
+    light = None
+    if dataset.holdout is not None:
+        light = mean_colours(dataset.holdout, dataset.tiles.count if dataset.tiles else 1)[:, -1].numpy()
+    save_model(folder, record, writers, held_out=scores.get("holdout"), light=light, heatmaps=own_heatmaps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from torch import Tensor
+
 from dsv_plugins.data.dataset import Dataset, open_dataset, prepare
 from dsv_plugins.data.images import BadFile
 from dsv_plugins.errors import InputError, PluginSettingsError
@@ -25,9 +27,10 @@ from dsv_plugins.plugins.spaces import (
 )
 from dsv_plugins.study.check import check_names, checked_space, detector_settings, search_space
 from dsv_plugins.study.observers import Observers
-from dsv_plugins.study.settings import StudySettings
+from dsv_plugins.study.settings import ENSEMBLE, StudySettings
 from dsv_plugins.training.evaluate import make_augmentation, make_detector
 from dsv_plugins.training.pseudo_anomalies import NEUTRAL, pseudo_anomalies
+from dsv_plugins.training.suspects import suspects, unlikeness_of_images
 from dsv_plugins.types import DETECTOR, Candidate, Size, size_of_same_aspect
 
 __all__ = ["Arm", "Plan", "plan_study"]
@@ -178,11 +181,16 @@ class Plan:
             holdout=settings.holdout,
             seed=settings.seed,
             skip_bad=settings.skip_bad,
+            drop_suspects=settings.drop_suspects,
+            find_suspects=None if settings.drop_suspects is None else self._suspects,
             make_pseudo=lambda images: pseudo_anomalies(self.registry, images, settings.seed),
             progress=progress,
             note=note,
         )
         return open_dataset(folder), bad
+
+    def _suspects(self, images: Tensor, rows: int) -> Sequence[int]:
+        return suspects(unlikeness_of_images(self.registry, images, rows), self.settings.drop_suspects or 0.0)
 
 
 def plan_study(settings: StudySettings, registry: Registry) -> Plan:
@@ -219,7 +227,14 @@ def plan_study(settings: StudySettings, registry: Registry) -> Plan:
         keeps_aspect=all(detector.keeps_aspect for detector in detectors.values()),
         budget=budget,
     )
-    plan.candidates(range_points=2)  # the ends of a range stand for what is between them
+    if settings.test is None and settings.holdout == 0:
+        raise InputError("without test images some good ones must stand in for them; remove --holdout 0 (holdout=0)")
+    candidates = plan.candidates(range_points=2)  # the ends of a range stand for what is between them
+    if settings.test is None and len(candidates) > 1 and settings.keep != ENSEMBLE:
+        raise InputError(
+            "without test images nothing can be chosen among several candidates; give test images, a single candidate, "
+            f"as --detector patch-memory has, or --keep {ENSEMBLE}"
+        )
     return plan
 
 

@@ -40,6 +40,7 @@ LARGEST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take."""
 KEPT = CHOICE, WEIGHTED, ENSEMBLE = "choice", "weighted", "ensemble"
 LEAST_TILE, MOST_OVERLAP = 32, 0.9
+MOST_SUSPECTS = 0.5
 MOST_THREADS = 256
 """More than that crash torch on some machines, and no training is faster with them."""
 
@@ -51,7 +52,10 @@ class StudySettings:
     Attributes:
         train: Normal images: a folder, a pattern such as good/*.png, a list of paths, a txt or csv file of paths, a
             dataset of torch, or a uint8 tensor (images, channels, height, width).
-        test: Unlabelled images, likewise.
+        test: Unlabelled images, likewise. Without them nothing can be chosen: one candidate, or the ensemble of all, is
+            kept, and held-out images stand in for test images in the report.
+        drop_suspects: Leave out train images that look so unlike the others that they may be defective, but never more
+            than this share of them.
         tile: Cut images into square tiles with sides of so many of their own pixels, so that small defects of large
             images are not lost; each tile is resized to the detector's size. An image is as anomalous as its most
             anomalous tile.
@@ -92,9 +96,10 @@ class StudySettings:
     """
 
     train: Source
-    test: Source
-    tile: int | None = field(default=None, metadata=IMAGES)
-    overlap: float = field(default=0.25, metadata=IMAGES)
+    test: Source | None = None
+    drop_suspects: float | None = field(default=None, kw_only=True, metadata=IMAGES)
+    tile: int | None = field(default=None, kw_only=True, metadata=IMAGES)
+    overlap: float = field(default=0.25, kw_only=True, metadata=IMAGES)
     augmentation: str | Sequence[str] = field(default="cutpaste", metadata=CANDIDATES)
     grid: Space = field(default_factory=dict, metadata=CANDIDATES)
     search: str = field(default="grid", metadata=CANDIDATES)
@@ -129,6 +134,8 @@ class StudySettings:
             raise InputError(f"keep is {shown(self.keep)}; give one of {', '.join(KEPT)}")
         _check_number("seed", self.seed, 0, LARGEST_SEED)
         _check_number("threads", self.threads, 1, MOST_THREADS)
+        if self.drop_suspects is not None and not 0 < self.drop_suspects <= MOST_SUSPECTS:
+            raise InputError(f"drop_suspects is {self.drop_suspects}; give a share above 0, up to {MOST_SUSPECTS}")
         if self.tile is not None:
             _check_number("tile", self.tile, LEAST_TILE)
         if not 0 <= self.overlap <= MOST_OVERLAP:
@@ -266,8 +273,10 @@ def _names(value: str | Sequence[str], setting: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _named_source(source: Any) -> str:
+def _named_source(source: Any) -> str | None:
     """Return what tells a source of images from another. Torch is not imported for it."""
+    if source is None:
+        return None
     if isinstance(source, (Path, str)):
         return str(Path(source).absolute())
     if isinstance(source, (list, tuple)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.registry import build_registry
 from dsv_plugins.run.folder import RunFolder
-from dsv_plugins.study.check import check_detectors, check_names, detector_settings, make_executor
+from dsv_plugins.study.check import check_detectors, check_names, make_executor
 from dsv_plugins.study.finished import finished_result
 from dsv_plugins.study.settings import StudySettings
-from dsv_plugins.study.warm_up import prepare_worker
+from dsv_plugins.study.warm_up import preparation
 
 if TYPE_CHECKING:  # torch comes with these
     from dsv_plugins.data.sources import Source
@@ -46,10 +45,8 @@ class Study(StudySettings):
         finished = finished_result(self, registry, observer, command=command)
         if finished is not None:
             return finished
-        settings = {name: detector_settings(self, registry, name)[0] for name in self.detectors}
-        prepare = functools.partial(prepare_worker, settings, self.plugins)
         is_finished = RunFolder(self.folder()).selection.exists()
-        with nullcontext() if is_finished else executor.warmed_up(prepare):
+        with nullcontext() if is_finished else executor.warmed_up(preparation(self, registry)):
             # Imported here because torch takes seconds, which the workers should not wait for.
             from dsv_plugins.study.plan import plan_study
             from dsv_plugins.study.workflow import run_study
@@ -57,6 +54,6 @@ class Study(StudySettings):
             return run_study(plan_study(self, registry), executor, observer, command=command)
 
 
-def select(train: Source, test: Source, *, observer: Observer | None = None, **settings: Any) -> Run:
+def select(train: Source, test: Source | None = None, *, observer: Observer | None = None, **settings: Any) -> Run:
     """Run a study in one call; the settings are those of `StudySettings`."""
     return Study(train, test, **settings).run(observer)

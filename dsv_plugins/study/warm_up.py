@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dsv_plugins.errors import PluginSettingsError
 from dsv_plugins.plugins.records import DetectorEncoderPlugin
-from dsv_plugins.plugins.registry import build_registry
+from dsv_plugins.plugins.registry import Registry, build_registry
+from dsv_plugins.study.check import detector_settings
+from dsv_plugins.study.settings import StudySettings
 
-__all__ = ["prepare_worker"]
+__all__ = ["preparation"]
 
 MODULES = ("dsv_plugins.training.job", "sklearn.manifold", "threadpoolctl")
 """Needed by each job, whatever the detector."""
 
 
-def prepare_worker(detectors: Mapping[str, Mapping[str, object]], plugins: tuple[object, ...]) -> None:
+def preparation(settings: StudySettings, registry: Registry) -> Callable[[], None]:
+    """Return what each worker of a study does before its first job; it can be pickled."""
+    detectors = {name: detector_settings(settings, registry, name)[0] for name in settings.detectors}
+    return functools.partial(_prepare, detectors, settings.plugins)
+
+
+def _prepare(detectors: Mapping[str, Mapping[str, object]], plugins: tuple[object, ...]) -> None:
     """Import what the trainings of a study need, and find the plugins.
 
     Args:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
-from numpy.typing import NDArray
-
-from dsv_plugins.calibration import Calibration, Findings, findings
+from dsv_plugins.calibration import DEFAULT_FALSE_ALARMS, Calibration, Findings, findings, images_to_keep_out
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.errors import PluginError, TrainingError, shown
@@ -19,6 +16,7 @@ from dsv_plugins.plugins.observer import Observer
 from dsv_plugins.plugins.plugin_errors import wrap_exits
 from dsv_plugins.plugins.records import SearchPlugin, SelectorPlugin
 from dsv_plugins.plugins.search import SearchProblem
+from dsv_plugins.run.artifacts import read_image_index
 from dsv_plugins.run.folder import RunFolder, finite_or_none
 from dsv_plugins.run.journal import RESUMED, SELECTED, STARTED
 from dsv_plugins.run.model import NO_CALIBRATION
@@ -32,9 +30,13 @@ from dsv_plugins.study.keep import Kept, keep_model, kept_candidates
 from dsv_plugins.study.observers import RunLog
 from dsv_plugins.study.plan import Plan
 from dsv_plugins.study.schedule import Schedule
+from dsv_plugins.training.suspects import suspects_notes
 from dsv_plugins.types import Evaluation
 
 __all__ = ["run_study"]
+
+MORE_HELD_OUT = 0.4
+"""What is suggested if so few good images are there that none are kept out by default."""
 
 
 def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: str = "") -> Run:
@@ -62,7 +64,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         dataset, bad = plan.prepare_images(folder.data, log.observers, log.note)
         warning = shift_warning(dataset.train, dataset.test, dataset.tiles.count if dataset.tiles else 1)
         left_out, resizing = (f"left out: {file}" for file in bad), str(dataset.loading or "")
-        of_inputs = [*left_out, *filter(None, [resizing, warning]), *_scale_notes(plan)]
+        of_inputs = [*left_out, *filter(None, [resizing, warning]), *_scale_notes(plan), *_lacks(plan, dataset)]
         for note in of_inputs:
             log.note(note)
         evaluations = _search(plan, dataset, schedule, folder, log)
@@ -78,9 +80,12 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
         )
         chosen = evaluations[verdicts[settings.selectors[0]].choice]
         kept = kept_candidates(plan, evaluations, verdicts[settings.selectors[0]], dataset.tiles)
-        found = _findings(kept.scores(), seed=settings.seed)
-        if found is None:
-            log.note(f"no image can be called anomalous: {NO_CALIBRATION}")
+        scores = kept.scores()
+        for note in suspects_notes(scores, read_image_index(folder.data).files):
+            log.note(note)
+        found = None
+        if settings.test is not None and "holdout" in scores:
+            found = findings(Calibration(scores["holdout"]), scores["test"], seed=settings.seed)
         presumes = registry.get(SelectorPlugin, settings.selectors[0]).presumes_concentration
         reasons = [chosen.health.warning if chosen.health and presumes else None, found.warning if found else None]
         for reason in filter(None, reasons):
@@ -89,7 +94,7 @@ def run_study(plan: Plan, executor: Executor, observer: Observer, *, command: st
             schedule, evaluations, verdicts, kept, findings=found, warnings=list(filter(None, (warning, *reasons)))
         )
         write_checksummed(folder.selection, asdict(selection))
-        keep_model(plan, folder, dataset, chosen.candidate, kept, schedule=schedule, warnings=selection.warnings)
+        keep_model(plan, folder, dataset, chosen.candidate, kept, schedule=schedule)
         log.record(SELECTED, candidate=chosen.candidate.id, selector=settings.selectors[0])
         run = Run(folder.path, settings.plugins)
         remember(
@@ -152,6 +157,25 @@ def _scale_notes(plan: Plan) -> list[str]:
     ]
 
 
+def _lacks(plan: Plan, dataset: Dataset) -> Iterator[str]:
+    """Say what the images cannot give, before the training."""
+    if plan.settings.test is None:
+        yield "there are no test images: held-out good images stand in for them in the report"
+    rows = dataset.tiles.count if dataset.tiles else 1
+    train, held_out = (0 if each is None else len(each) // rows for each in (dataset.train, dataset.holdout))
+    if not held_out:
+        more = images_to_keep_out(train, MORE_HELD_OUT)
+        yield (
+            f"no image can be called anomalous: {NO_CALIBRATION}, or run with --holdout {MORE_HELD_OUT:g}, which keeps "
+            f"{more} of {train} out, enough for a false-alarm rate of {1 / (more + 1):.2g}"
+        )
+    elif (lowest := 1 / (held_out + 1)) > DEFAULT_FALSE_ALARMS:
+        yield (
+            f"{held_out} held-out images can promise no false-alarm rate below {lowest:.2g}; "
+            f"{DEFAULT_FALSE_ALARMS:g} needs {round(1 / DEFAULT_FALSE_ALARMS) - 1}: give more good images, or --holdout"
+        )
+
+
 def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder, log: RunLog) -> Sequence[Evaluation]:
     """Return the evaluations of all candidates that got the whole budget, in the order in which they were requested."""
     settings = plan.settings
@@ -186,8 +210,3 @@ def _search(plan: Plan, dataset: Dataset, schedule: Schedule, folder: RunFolder,
         first = next(iter(schedule.failures.values()))
         raise TrainingError(f"every candidate failed; the first: {first}") from schedule.first_error
     raise TrainingError(f"the search {settings.search!r} gave no candidate the whole budget")
-
-
-def _findings(scores: Mapping[str, NDArray[Any]], *, seed: int) -> Findings | None:
-    """Return what is found among the test images; None if no good images were held out."""
-    return findings(Calibration(scores["holdout"]), scores["test"], seed=seed) if "holdout" in scores else None

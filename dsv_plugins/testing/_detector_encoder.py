@@ -183,7 +183,7 @@ class Checks(Suite[DetectorEncoder]):
             demand(_same(output, wanted), f"the module of as_module has other {name}")
         has_onnx = all(importlib.util.find_spec(package) for package in ONNX_PACKAGES)
         try:
-            export_judge(Judge(module, None, None).eval(), size, "onnx" if has_onnx else "torch", {})
+            export_judge(Judge(module, size).eval(), "onnx" if has_onnx else "torch", {})
         except PluginError as error:
             raise AssertionError(f"the module of as_module cannot be exported: {error}") from error
 

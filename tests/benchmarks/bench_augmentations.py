@@ -19,7 +19,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
-from dsv_plugins.builtin.augmentations.hook import CutAvg, CutDiff, CutOut, CutPaste
+from dsv_plugins.builtin.augmentations.cut import CutAvg, CutDiff, CutOut, CutPaste
 
 PATCH_SIZES = (0.02, 0.64)
 STEP = "ResNet18 step"

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from dsv_plugins import Augmentation
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
-from dsv_plugins.builtin.augmentations.hook import CutPaste
+from dsv_plugins.builtin.augmentations.cut import CutPaste
 from dsv_plugins.builtin.detectors.cutpaste_resnet18.cutpaste_module import IMAGENET_MEAN, IMAGENET_STD
 from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
 from dsv_plugins.builtin.detectors.cutpaste_resnet18.resnet import ResNet18

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dsv_plugins import ExecutorPlugin, InputError, PluginSettingsError, TrainingError, build_registry
-from dsv_plugins.builtin.executors import hook, processes
+from dsv_plugins.builtin.executors import local, processes
 
 
 def outcomes(name: str, work, jobs, **params):
@@ -25,10 +25,10 @@ def outcomes(name: str, work, jobs, **params):
 @pytest.fixture(params=[True, False], ids=["forked", "started"])
 def forks(request, monkeypatch):
     """Whether workers are forked, as on a Linux without a GPU."""
-    if request.param and not hook.can_fork():
+    if request.param and not local.can_fork():
         pytest.skip("workers are not forked here")
     processes.end_launchers()
-    monkeypatch.setattr(hook, "can_fork", lambda: request.param)
+    monkeypatch.setattr(local, "can_fork", lambda: request.param)
     yield request.param
     processes.end_launchers()
 
@@ -247,7 +247,7 @@ def change_torch(job):
     return before
 
 
-@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
+@pytest.mark.skipif(not local.can_fork(), reason="workers are not forked here")
 def test_what_a_plugin_does_to_a_library_ends_with_its_job():
     found = outcomes("processes", change_torch, range(3), workers=1)
     assert {outcome.value for outcome in found.values()} == {"torch.float32"}
@@ -356,7 +356,7 @@ def test_a_child_of_a_training_hides_no_death(forks):
     assert time.monotonic() - started < 120
 
 
-@pytest.mark.skipif(not hook.can_fork(), reason="workers are not forked here")
+@pytest.mark.skipif(not local.can_fork(), reason="workers are not forked here")
 @pytest.mark.parametrize(
     "prepare", ["import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()", "os._exit(5)"]
 )

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dsv_plugins import InputError, build_registry, errors
 from dsv_plugins.cli import main, plugins
-from dsv_plugins.cli.output import cell
+from dsv_plugins.errors import cell
 from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.study.settings import StudySettings

@@ -81,4 +81,4 @@ def test_the_demo_shows_the_auc_of_each_choice_and_resumes(tmp_path):
     auc = roc_auc_score(labels, [entry["score"] for entry in scores])
     assert len(result["kept"]) == 5
     assert sum(result["kept"].values()) == pytest.approx(1)
-    assert result["auc"]["kept"] == pytest.approx(auc, abs=1e-6)
+    assert result["auc"]["model"] == pytest.approx(auc, abs=1e-6)

@@ -10,14 +10,13 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
-from conftest import TINY, dsv_here
+from conftest import dsv_here
 
 from dsv_plugins.cli import main
 from dsv_plugins.run.export import METADATA_FILE
 from dsv_plugins.run.model import NO_CALIBRATION
 
-SIDE = TINY["image_size"]
-TAKES = f"takes RGB images from 0 to 1, (batch, 3, {SIDE}, {SIDE})"
+TAKES = "takes uint8 images in RGB, (batch, height, width, channels), of any size"
 
 
 @pytest.fixture
@@ -39,15 +38,17 @@ def test_an_onnx_file_goes_into_the_run_folder_by_default(run: Path):
     assert completed.stdout == f"model: {run / 'model.onnx'}; {TAKES}; returns score\n"
     assert completed.stderr == f"note: no p-values and no verdicts: {NO_CALIBRATION}\n"
     session = onnxruntime.InferenceSession(run / "model.onnx", providers=["CPUExecutionProvider"])
-    assert session.get_modelmeta().custom_metadata_map["detector"] == "cutpaste-resnet18"
+    assert session.get_modelmeta().custom_metadata_map["pixels"] == "uint8"
 
 
 def test_a_program_of_torch_at_the_rate_that_was_asked_for(calibrated: Path, tmp_path: Path, capsys):
     capsys.readouterr()
-    assert main(["export", str(calibrated), "--format", "torch", "--false-alarms", "0.4"]) == 0
+    options = ["--format", "torch", "--pixels", "float32", "--colours", "BGR", "--false-alarms", "0.4"]
+    assert main(["export", str(calibrated), *options]) == 0
     printed = capsys.readouterr()
     returns = "returns score, p_value, anomalous; false-alarm rate 0.4"
-    assert printed.out == f"model: {calibrated / 'model.pt2'}; {TAKES}; {returns}\n"
+    takes = TAKES.replace("uint8", "float32").replace("RGB", "BGR")
+    assert printed.out == f"model: {calibrated / 'model.pt2'}; {takes}; {returns}\n"
     assert printed.err == ""
     extra = {METADATA_FILE: ""}
     torch.export.load(calibrated / "model.pt2", extra_files=extra)

@@ -73,11 +73,10 @@ def test_pictures_have_the_size_of_the_image(tmp_path: Path):
             Image.fromarray(image).save(tmp_path / part / f"{seed}.png")
     settings = {"grid": {"patch_size": [0.05]}, "detector_params": SMALL, "executor": "serial"}
     made = select(tmp_path / "train/good", tmp_path / "test", out=tmp_path / "run", **settings)
-    scored = dsv_here(
-        "score", made.path, tmp_path / "test", "--heatmaps", tmp_path / "heat", "--masks", tmp_path / "masks"
-    )
+    asked = [(f"--{name}", tmp_path / name) for name in ("heatmaps", "masks", "maps", "boxes")]
+    scored = dsv_here("score", made.path, tmp_path / "test", *(part for pair in asked for part in pair))
     assert scored.returncode == 0, scored.stderr
-    for folder in ("heat", "masks"):
+    for folder in ("heatmaps", "masks"):
         written = sorted((tmp_path / folder).glob("*.png"))
         assert len(written) == 8
         assert {Image.open(file).size for file in written} == {(128, 96)}
@@ -86,6 +85,30 @@ def test_pictures_have_the_size_of_the_image(tmp_path: Path):
     good, spoiled = (np.mean([mask[66:78, 18:30] == 255 for mask in masks[first::2]]) for first in (0, 1))
     assert spoiled > 0.9
     assert good < 0.3
+    # The heat of each pixel, and boxes around what is unusual, both compared with the masks.
+    assert_maps_and_boxes(tmp_path, dict(zip(range(100, 108), masks, strict=True)))
+
+
+def assert_maps_and_boxes(folder: Path, masks: dict[int, np.ndarray]) -> None:
+    content = json.loads((folder / "boxes").read_text())
+    assert {category["name"] for category in content["categories"]} == {"anomaly"}
+    covered = {seed: np.zeros_like(mask) for seed, mask in masks.items()}
+    names = {image["id"]: int(Path(image["file_name"]).stem) for image in content["images"]}
+    assert sorted(names.values()) == sorted(masks)
+    assert all((image["height"], image["width"]) == (96, 128) for image in content["images"])
+    for box in content["annotations"]:
+        seed, (left, top, width, height) = names[box["image_id"]], box["bbox"]
+        region = slice(top, top + height), slice(left, left + width)
+        heat = np.load(folder / f"maps/unknown-{seed}.npy")
+        assert heat.shape == (96, 128)
+        assert box["score"] <= heat[region].max()
+        assert 0 < box["area"] <= (masks[seed][region] == 255).sum()
+        covered[seed][region] = 255
+    for seed, mask in masks.items():
+        assert not ((mask == 255) & (covered[seed] == 0)).any(), "a pixel of the mask is in no box"
+        assert (
+            sum(box["area"] for box in content["annotations"] if names[box["image_id"]] == seed) == (mask == 255).sum()
+        )
 
 
 def test_masks_need_good_images_that_were_kept_out(spoiled: Path, tmp_path: Path):
@@ -93,7 +116,7 @@ def test_masks_need_good_images_that_were_kept_out(spoiled: Path, tmp_path: Path
     made = select(spoiled / "train/good", spoiled / "test", out=tmp_path / "run", **settings)
     scored = dsv_here("score", made.path, spoiled / "test", "--masks", tmp_path / "masks")
     assert scored.returncode == 2
-    assert "no mask can be drawn: the study kept no good images out" in scored.stderr
+    assert "there are no masks without a threshold for heat, and the study held no good images out" in scored.stderr
 
 
 def test_equal_names_do_not_overwrite_each_other(spoiled: Path, result: Result, tmp_path: Path):

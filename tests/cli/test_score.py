@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -184,7 +185,7 @@ def test_the_same_study_again_leaves_a_recalibration_alone(tmp_path: Path):
     select(train, test, **settings)
     model = dsv_plugins.load(tmp_path / "run")
     assert len(model.calibration.held_out) == 6
-    model.recalibrated(torch.arange(9.0), test)
+    model.recalibrated(torch.arange(9.0), torch.arange(9.0), test)
     select(train, test, **settings)
     assert len(dsv_plugins.load(tmp_path / "run").calibration.held_out) == 9
 
@@ -292,13 +293,13 @@ def test_names_are_no_commands_and_every_image_has_its_score(
     names = ["=cmd.png", "+1+1.png", "@x.png", "\x1b[31mred.png", "new\nline.png", "\udcff.png", f"{'x' * 251}.png"]
     for name in names:
         shutil.copy(run.parent / "new/good/0100.png", name)
-    expected = judged(run, run.parent / "new/good/0100.png")[0]["score"]
+    expected = pytest.approx(float(judged(run, run.parent / "new/good/0100.png")[0]["score"]), rel=1e-3)
     completed = dsv_here("score", run, *names, "--heatmaps", "heat", "--out", "scores.csv")
     assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
     written = (tmp_path / "scores.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(written)))
     shown = ["./=cmd.png", "./+1+1.png", "./@x.png", r"\x1b[31mred.png", r"new\nline.png", r"\udcff.png", names[-1]]
-    assert [(row["file"], row["score"]) for row in rows] == [(name, expected) for name in shown]
+    assert [(row["file"], float(row["score"])) for row in rows] == [(name, expected) for name in shown]
     assert len(list((tmp_path / "heat").iterdir())) == len(names)
     assert dsv_here("score", run, *names).stdout == written
     for row, name in zip(json.loads(dsv_here("score", run, *names, "--json").stdout), names, strict=True):
@@ -337,3 +338,65 @@ def test_who_recalibrates_waits_for_no_other_process(run: Path, images: Path, tm
     assert completed.returncode == 1
     assert "another process is working on" in completed.stderr.splitlines()[-1]
     assert dsv_here("score", tmp_path / "run", "--recalibrate", images / "good").returncode == 0
+
+
+def test_a_change_of_the_light_is_told_once_and_undisturbed_images_are_not(run: Path, tmp_path: Path):
+    usual = write_images(tmp_path / "usual", range(300, 350))
+    dimmed = tmp_path / "dimmed"
+    dimmed.mkdir()
+    for file in usual.iterdir():
+        Image.fromarray((np.asarray(Image.open(file)) * 0.75).astype(np.uint8)).save(dimmed / file.name)
+    told = dsv_here("score", run, dimmed).stderr.splitlines()
+    assert sum("the images have changed: their" in line for line in told) == 1
+    assert "brightness" in told[-1]
+    assert "changed" not in dsv_here("score", run, usual).stderr
+
+
+def test_labels_say_what_the_verdicts_are_worth_and_change_none_of_them(run: Path, images: Path):
+    rows = judged(run, images)
+    completed = dsv_here("score", run, images, "--labels", "folders")
+    assert list(csv.DictReader(io.StringIO(completed.stdout))) == rows
+    flagged = sum(row["verdict"] == "anomalous" for row in rows if "/good/" in row["file"])
+    assert f"good images that are flagged: {flagged} of 20" in completed.stderr
+    assert "defective images that are flagged: 10 of 10 (100%, 95 % interval 69% to 100%)" in completed.stderr
+    content = json.loads(dsv_here("score", run, images, "--labels", "folders", "--json").stdout)
+    assert content["labels"]["types"]["bar"]["flagged"] == 10
+    assert content["labels"]["auc"] > 0.9
+    assert len(content["images"]) == 30
+    assert "cannot be read" in refused(run, images, "--labels", "missing.csv")
+
+
+def test_an_update_lets_new_good_images_be_remembered_and_others_decide(run: Path, images: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    before = dsv_plugins.load(copy)
+    new = write_images(tmp_path / "new", range(400, 420))
+    pixels = {
+        file.name: torch.from_numpy(np.asarray(Image.open(file).convert("RGB")).transpose(2, 0, 1).copy())
+        for file in new.iterdir()
+    }
+    completed = dsv_here("update", copy, new)
+    assert completed.returncode == 0, completed.stderr
+    assert "10 more good images are remembered, and 29 decide, 10 of them new" in completed.stdout
+    after = dsv_plugins.load(copy)
+    remembered = {digest for digest in after.record.trained_on if digest not in before.record.trained_on}
+    hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in new.iterdir()}
+    deciding = torch.stack([pixels[name] for name, digest in hashes.items() if digest not in remembered])
+    assert len(remembered) == len(deciding) == 10
+    held_out = torch.from_numpy(np.load(run / "data" / "holdout.npy"))
+    expected = after.predict(torch.cat([held_out, deciding]), heatmaps=False).scores
+    assert np.allclose(after.calibration.held_out, np.sort(expected.numpy()), atol=1e-4)
+    # What is remembered looks no more unusual than before, and what is not like it still does.
+    assert (after.predict(deciding).scores <= before.predict(deciding).scores + 1e-4).all()
+    assert (after.predict(images / "bar" / "0200.png").anomalous).all()
+    (entry,) = after.record.history
+    assert (entry.remembered, entry.deciding, entry.images) == (10, 29, str(new))
+    again = dsv_here("update", copy, new)
+    assert "10 of the 20 images were trained on, and are left out" in again.stdout
+    assert len(dsv_plugins.load(copy).record.history) == 2
+
+
+def test_a_detector_that_remembers_nothing_is_not_updated(finished: tuple[Path, Path, str], tmp_path: Path):
+    new = write_images(tmp_path / "new", range(400, 412))
+    completed = dsv_here("update", finished[1], new)
+    assert completed.returncode == 2
+    assert "cannot be given more images without training" in completed.stderr

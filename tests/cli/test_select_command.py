@@ -68,14 +68,14 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     assert completed.returncode == 0, completed.stderr
     assert "3 candidates of 12 updates, after 8 that they share," in completed.stdout
     assert re.search(
-        r"^about \d+ s for each, \d+\.\d min in all \(from a short probe\)$", completed.stdout, re.MULTILINE
+        r"^about \d+ s for each, \d+\.\d min in all \(from one candidate, not kept\)$", completed.stdout, re.MULTILINE
     )
     assert not (tmp_path / "run").exists()
     plan = json.loads(dsv_here(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)
     assert [candidate["params"]["patch_size"] for candidate in plan["candidates"]] == [0.02, 0.08, 0.32]
-    # Three candidates of 12 updates, one after the other, and the 8 updates that they share.
+    # Three candidates, one after the other, after what they share.
     assert plan["seconds_per_candidate"] > 0
-    assert plan["seconds"] == pytest.approx(plan["seconds_per_candidate"] * (3 + 8 / 12))
+    assert plan["seconds"] > 3 * plan["seconds_per_candidate"]
 
 
 @pytest.mark.parametrize("spelling", ["patch_size=0.01:0.64:log", "angle=0:90 patch_size=0.01:0.64:log"])

@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_UP = ("make ", "pip ", "git ", "cd ")
 SMALL = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--executor", "serial"]
 SMALL_WITH_HEATMAPS = ["--detector-params", '{"image_size": 64}', "--executor", "serial"]
+ENDLESS = {"serve": 0, "watch": 130}
+"""Commands that run until Ctrl-C, and their exit codes."""
 GOOD_IMAGES = 60
 """Enough to keep 19 out of training, which a false-alarm rate of 5 % needs."""
 
@@ -67,10 +70,28 @@ def test_shell_snippets_run(page, tmp_path, monkeypatch):
         command, *arguments = shlex.split(line, comments=True)
         assert command == "dsv", f"{line!r} is no command that these tests know how to run"
         if arguments[0] in ("select", "bench"):
-            small = SMALL_WITH_HEATMAPS if page.name == "decide-without-labels.md" else SMALL
+            small = SMALL_WITH_HEATMAPS if page.name in ("decide-without-labels.md", "run-on-a-line.md") else SMALL
             arguments += small + ([] if {"--grid", "--config"} & set(arguments) else ["--grid", "patch_size=0.1"])
+        if arguments[0] in ENDLESS:
+            interrupted(arguments)
+            continue
         completed = dsv_here(*arguments)
         assert completed.returncode == 0, f"{line}: {completed.stderr}"
+
+
+def interrupted(arguments: list[str]) -> None:
+    """Run a command that ends only when it is interrupted, until it says that it is ready."""
+    port = ["--port", "0"] if arguments[0] == "serve" else []  # another process may have the one of the page
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsv_plugins", *arguments, *port], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert "Ctrl-C ends it" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == ENDLESS[arguments[0]]
+    finally:
+        process.kill()
 
 
 def test_every_block_says_what_it_is():

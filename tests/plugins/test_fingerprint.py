@@ -167,7 +167,7 @@ def test_it_is_the_same_in_every_process(tmp_path):
 OWN_IDENTITY = """
 import functools
 from dsv_plugins import AugmentationPlugin, build_registry
-from dsv_plugins.builtin.augmentations.hook import CutPaste
+from dsv_plugins.builtin.augmentations.cut import CutPaste
 from dsv_plugins.plugins.fingerprint import fingerprint
 print(build_registry().identity(AugmentationPlugin, "cutout"))
 print(*(fingerprint(functools.partial(CutPaste, angle=angle)) for angle in (1, 2)))

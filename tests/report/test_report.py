@@ -196,6 +196,43 @@ def test_what_is_found_is_said_at_the_top_and_its_warning_once(tmp_path):
     assert top.count("flagged by chance") == 1
 
 
+def test_scores_of_the_model_are_shown_with_its_threshold(tmp_path):
+    folder = make_run(tmp_path / "run", tests=20)
+    keep_out(folder, range(9), [*range(10, 13), *[0] * 17], flagged=3)
+    model = content_of(report.build(Run(folder)))["model"]
+    assert model["threshold"] == 8, "one alarm in ten: above the largest of nine"
+    shares = model["histogram"]
+    above = [place for place, centre in enumerate(shares["centres"]) if centre > model["threshold"]]
+    assert sum(shares["test"][place] for place in above) == pytest.approx(3 / 20)
+    assert sum(shares["held-out"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_auc_of_the_page_is_that_of_the_model_and_the_time_that_of_the_study(tmp_path):
+    folder = make_run(tmp_path / "run")
+    ids = [entry.id for entry in Run(folder).candidates[:-1]]
+    change_selection(folder, shares=dict.fromkeys(ids, 1 / len(ids)))
+    aucs = dict.fromkeys(ids, 0.6)
+    write_checksummed(folder / "aucs.json", {"candidates": aucs, "chosen": {}, "model": 0.875})
+    began = Journal(folder / "journal.jsonl").events()[0]["time"]
+    with (folder / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps({"event": "selected", "time": began + 71.0}) + "\n")
+    tiles = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", top_of(report.build(Run(folder)))))
+    assert tiles["AUC of the model"] == "0.875"
+    assert tiles["took"] == "71 s", "not the sum of the trainings, which run side by side"
+
+
+def test_with_one_candidate_nothing_was_chosen(tmp_path):
+    folder = make_run(tmp_path / "run")
+    known = json.loads((folder / "selection.json").read_text())
+    only = known["candidates"][0]
+    identifier = Run(folder).candidates[0].id
+    change_selection(folder, candidates=[only], choices={"dsv": identifier}, shares={identifier: 1.0}, confidence={})
+    text = report.build(Run(folder)).read_text()
+    body = text[text.index("<body>") : text.index('<script type="application/json"')]
+    assert "<h1>cutpaste(patch_size=0.001)</h1>" in body
+    assert not re.search(r"chosen|chooses|ranked|Losses|wins", body)
+
+
 def test_flagged_images_are_shown_by_their_p_values(tmp_path):
     generator = np.random.default_rng(1)
     held_out, scores = generator.normal(0, 1, 39), generator.normal(1.5, 1, 60)

@@ -79,12 +79,12 @@ def test_the_seconds_of_a_candidate_are_those_of_its_last_training(tmp_path):
         ([("started", 5.0)], None),
         ([("started", 5.0), ("finished", 7.0), ("selected", 9.5)], 4.5),
         ([("started", 5.0), ("selected", 9.5), ("resumed", 20.0), ("selected", 21.0)], 4.5),
-        ([("started", 5.0), ("resumed", 20.0), ("selected", 21.0)], None),
+        ([("started", 5.0), ("finished", 7.0), ("resumed", 20.0), ("finished", 20.5), ("selected", 21.0)], 3.0),
         ([("started", "5"), ("selected", 9.5)], None),
         ([("selected", 9.5)], None),
     ],
 )
-def test_the_time_of_a_study_that_was_not_interrupted_is_known(tmp_path, events, elapsed):
+def test_the_time_of_a_study_is_that_in_which_it_ran(tmp_path, events, elapsed):
     lines = [{"event": event, "time": time, "candidate": "x", "updates": 1, "seconds": 1} for event, time in events]
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))

@@ -15,7 +15,7 @@ from conftest import DETECTOR, TINY, journal, make_task, tiny_select
 from PIL import Image
 
 from dsv_plugins import AugmentationPlugin, Observer, Study, report
-from dsv_plugins.builtin.augmentations import hook as augmentations
+from dsv_plugins.builtin.augmentations import cut as augmentations
 from dsv_plugins.run.records import SelectionRecord, read_checksummed, write_checksummed
 from dsv_plugins.study import finished as finished_module
 from dsv_plugins.study import workflow

@@ -110,7 +110,7 @@ def print_settings(name: str, tasks: Sequence[Task], out: Path) -> Mapping[str, 
     for task in tasks:
         result = train(name, POOLS[name], task, out)
         labels = labels_of(result.path)
-        aucs, _ = measure_aucs(result, labels)
+        aucs = measure_aucs(result, labels)
         finished = [entry.candidate for entry in result.candidates if entry.status == "finished"]
         row = {
             setting: aucs.candidates[candidate.id]
@@ -143,7 +143,7 @@ def print_rivals(tasks: Sequence[Task], out: Path) -> None:
     for name, pool in RIVALS.items():
         for task in tasks:
             result = train(name, pool, task, out)
-            columns[name].append(measure_aucs(result, labels_of(result.path))[1])
+            columns[name].append(measure_aucs(result, labels_of(result.path)).model)
     print_table("rivals", tasks, columns)
 
 

@@ -11,6 +11,7 @@
     train: { color: "#0072B2", dark: "#56B4E9", symbol: "circle" },
     augmented: { color: "#E69F00", dark: "#E69F00", symbol: "x" },
     test: { color: "#009E73", dark: "#2CC79A", symbol: "diamond-open" },
+    "held-out": { color: "#0072B2", dark: "#56B4E9", symbol: "circle" },
   };
   let current = data.chosen;
   let projection = "pca";
@@ -71,19 +72,30 @@
     Plotly.react("embedding", traces, layout({ xaxis: bare, yaxis: bare }), config);
   }
 
-  function drawHistogram(candidate) {
-    const { centres, ...shares } = candidate.histogram;
+  function drawHistogram(target, histogram, more = {}) {
+    const { centres, ...shares } = histogram;
     const traces = Object.entries(shares).map(([name, y]) => ({
       // Relative to its peak: a set that lies in one bin would press the others flat.
       x: centres, y: y.map((share) => share / (Math.max(...y) || 1)), customdata: y, name, mode: "lines", fill: "tozeroy",
       line: { shape: "hvh", color: colour(name), width: 2, dash: name === "augmented" ? "dot" : "solid" },
       fillcolor: colour(name) + "2E", hovertemplate: "%{x:.3g}: %{customdata:.1%}",
     }));
-    Plotly.react("histogram", traces, layout({ xaxis: { title: { text: "score" } }, yaxis: { showticklabels: false, rangemode: "tozero" } }), config);
+    const axes = { xaxis: { title: { text: "score" } }, yaxis: { showticklabels: false, rangemode: "tozero" } };
+    Plotly.react(target, traces, layout({ ...axes, ...more }), config);
+  }
+
+  function drawModel() {
+    if (!data.model) return;
+    const x = data.model.threshold;
+    const line = { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: variable("--star"), width: 2 } };
+    const note = { x, y: 1, yref: "paper", yanchor: "bottom", text: "flagged →", xanchor: "left", showarrow: false, font: { color: variable("--star") } };
+    drawHistogram("model-scores", data.model.histogram, { shapes: [line], annotations: [note], margin: { l: 46, r: 14, t: 30, b: 42 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 1, xanchor: "right" } });
   }
 
   function drawCurve(candidate) {
     const [x, y] = candidate.curve;
+    element("curve").closest("figure").hidden = !x.length;
+    if (!x.length) return;
     const trace = { x, y, mode: "lines", line: { color: colour("train"), width: 2 }, hovertemplate: "update %{x}: %{y:.3g}<extra></extra>" };
     Plotly.react("curve", [trace], layout({ xaxis: { title: { text: "update" } }, yaxis: { rangemode: "tozero" } }), config);
   }
@@ -117,7 +129,7 @@
     showFacts(candidate.facts);
     drawPanels();
     drawEmbedding(candidate);
-    drawHistogram(candidate);
+    drawHistogram("histogram", candidate.histogram);
     drawCurve(candidate);
     showImages("highest", candidate.highest, candidate.heated);
     showImages("lowest", candidate.lowest);
@@ -171,11 +183,12 @@
   }));
 
   select(current);
+  drawModel();
   plots.forEach((plot) => {
     plot.on("plotly_click", (event) => {
       const place = event.points[0].customdata;
       if (place !== undefined) select(place);
     });
   });
-  dark.addEventListener("change", draw);
+  dark.addEventListener("change", () => { draw(); drawModel(); });
 })();

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dsv_plugins import Augmentation, AugmentationPlugin, PluginSettingsError, build_registry
 from dsv_plugins.builtin.augmentations.colour import jitter_colours
-from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES, CutAvg, CutDiff, CutOut, CutPaste
+from dsv_plugins.builtin.augmentations.cut import PAPER_PATCH_SIZES, CutAvg, CutDiff, CutOut, CutPaste
 from dsv_plugins.builtin.augmentations.patches import (
     Patches,
     Spots,
@@ -503,7 +503,7 @@ def test_a_range_may_be_a_list_as_json_has_it():
 
 def test_importing_the_hook_module_leaves_torch_out():
     program = (
-        "import sys; from dsv_plugins.builtin.augmentations import hook as a; a.augmentation(); a.CutPaste(0.1);"
+        "import sys; from dsv_plugins.builtin.augmentations import cut as a; a.augmentation(); a.CutPaste(0.1);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

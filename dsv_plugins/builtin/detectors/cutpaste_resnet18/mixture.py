@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dsv_plugins import Augmentation
-from dsv_plugins.builtin.augmentations.hook import CutAvg, CutDiff, CutOut, CutPaste
+from dsv_plugins.builtin.augmentations.cut import CutAvg, CutDiff, CutOut, CutPaste
 
 __all__ = ["Mixture"]
 

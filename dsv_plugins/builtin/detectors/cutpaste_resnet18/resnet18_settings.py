@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsv_plugins import DetectorEncoderPlugin
-from dsv_plugins.builtin.augmentations.hook import PAPER_PATCH_SIZES
+from dsv_plugins import DetectorEncoderPlugin, hookimpl
+from dsv_plugins.builtin.augmentations.cut import PAPER_PATCH_SIZES
 from dsv_plugins.toolkit.checks import check_choice, check_integer, check_positive, check_range
 
 if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.cutpaste_resnet18.detector import CutPasteResNet18
 
-__all__ = ["DENSITIES", "PLUGIN", "PRESETS", "Settings", "cutpaste_resnet18"]
+__all__ = ["DENSITIES", "PRESETS", "Settings", "cutpaste_resnet18", "detector_encoder"]
 
 DENSITIES = ("gaussian", "kde")
 PAPER = {"selector": "dsv", "holdout": 0.0, "grid": {"patch_size": PAPER_PATCH_SIZES}}
@@ -107,11 +107,14 @@ def cutpaste_resnet18(
     return CutPasteResNet18(settings)
 
 
-PLUGIN = DetectorEncoderPlugin(
-    name="cutpaste-resnet18",
-    factory=cutpaste_resnet18,
-    summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
-    check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
-    settings=PRESETS["quick"],
-    presets={"quick": {}, "paper": PAPER},
-)
+@hookimpl
+def detector_encoder() -> DetectorEncoderPlugin:
+    """The detector of the paper."""
+    return DetectorEncoderPlugin(
+        name="cutpaste-resnet18",
+        factory=cutpaste_resnet18,
+        summary="ResNet18 trained to tell normal from augmented images; Gaussian score (Li et al. 2021)",
+        check_params={"image_size": 32, "width": 4, "updates": 30, "shared_updates": 10, "batch_size": 8},
+        settings=PRESETS["quick"],
+        presets={"quick": {}, "paper": PAPER},
+    )

@@ -193,6 +193,14 @@ class PatchMemoryDetector(DetectorEncoder):
             self._measured_before[images] = components, measured
         return measured
 
+    @torch.no_grad()
+    def remember(self, images: Tensor) -> None:
+        """Add the patches of good images to the memory. What is usual, and how the components count, stays."""
+        components = fitted(self._components)
+        components.memory = components.memory.extended(self._features(images))
+        self._memory_file = None
+        self._measured_before.clear()
+
     def parts(self) -> dict[str, float]:
         """Return how much each component counts: the share of its weight, since all vary alike on good images."""
         weights = fitted(self._head).weights

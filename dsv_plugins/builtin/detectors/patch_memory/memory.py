@@ -102,7 +102,7 @@ class PatchMemory(nn.Module):
         """Return the distance of each patch: (images, height, width)."""
         height, width = self.usual.shape
         queries = (features[PATCHES] - self.centre) @ self.whitening
-        images, shifts = len(queries), self._shifts
+        images, shifts = queries.shape[0], self._shifts  # its `len` would make an exporter take it for a constant
         padded = functional.pad(queries, (0, 0, *(self.window,) * 4))
         # The patches that may be compared with each position of the memory: (positions, shifts × images, features).
         near = torch.stack([padded[:, top : top + height, left : left + width] for top, left in shifts])
@@ -137,6 +137,13 @@ class PatchMemory(nn.Module):
         differences = (pooled[:, None] - self.pooled).square().sum(dim=-1)
         same = differences <= SAME_IMAGE**2 * self.pooled.square().sum(dim=-1)
         return same & ~same.all(dim=1, keepdim=True)
+
+    def extended(self, features: PatchFeatures) -> PatchMemory:
+        """Return a memory with the patches of more good images, whitened as those that it has."""
+        patches = [((each.float() - self.centre) @ self.whitening).half().flatten(0, 1) for each in features[PATCHES]]
+        bank = torch.cat([self.bank, torch.stack(patches, dim=1)], dim=1)
+        pooled = torch.cat([self.pooled, features[POOLED].float()])
+        return PatchMemory({**self.state_dict(), "bank": bank, "pooled": pooled}, self.window)
 
     def standardised(self, distances: Tensor) -> Tensor:
         """Return distances in units of what is usual at their position: about 0 ± 1 on good images."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv_plugins import DetectorEncoderPlugin
+from dsv_plugins import DetectorEncoderPlugin, hookimpl
 from dsv_plugins.toolkit.checks import check_choice, check_integer
 from dsv_plugins.toolkit.weights import DEFAULT_BACKBONE, check_weights
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsv_plugins.builtin.detectors.patch_memory.detector import PatchMemoryDetector
     from dsv_plugins.builtin.detectors.patch_memory.fusion import PatchFusionDetector
 
-__all__ = ["PLUGINS", "PatchSettings", "check_backbone", "patch_fusion", "patch_memory"]
+__all__ = ["PatchSettings", "check_backbone", "detector_encoder", "patch_fusion", "patch_memory"]
 
 SCORES = ("both", "raw", "standardised", "whole")
 
@@ -103,15 +103,20 @@ def check_backbone(backbone: str = DEFAULT_BACKBONE, weights: str | None = None,
 _plugin = functools.partial(
     DetectorEncoderPlugin, check_params={"image_size": 64}, settings=PatchSettings(), preflight=check_backbone
 )
-PLUGINS = (
-    _plugin(
-        "patch-fusion",
-        patch_fusion,
-        "Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
-    ),
-    _plugin(
-        "patch-memory",
-        patch_memory,
-        "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
-    ),
-)
+
+
+@hookimpl
+def detector_encoder() -> list[DetectorEncoderPlugin]:
+    """The detectors of pretrained patches."""
+    return [
+        _plugin(
+            "patch-fusion",
+            patch_fusion,
+            "Distances of patches to those of good images; pseudo-anomalies teach it which of them count",
+        ),
+        _plugin(
+            "patch-memory",
+            patch_memory,
+            "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Judges images as they come: over HTTP, or from a folder."""
