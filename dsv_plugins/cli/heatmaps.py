@@ -115,12 +115,12 @@ class PictureFolder:
         """Write the pictures of some images; those that cannot be written do not keep the others from it."""
         for file, heat in zip(files, heatmaps.numpy(), strict=True):
             drawn = self._draw(decode(file, None, levels=self._levels), heat)
-            target = self._path / self._name(file)
+            name = self._name(file)
             try:
                 if isinstance(drawn, Image.Image):
-                    drawn.save(f"{target}.png")
+                    drawn.save(self._path / f"{name}.png")
                 else:
-                    np.save(f"{target}.npy", drawn)
+                    np.save(self._path / f"{name}.npy", drawn)
             except OSError as error:
                 self._failed.append((file, error))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = [
 
 Product = TypeVar("Product", covariant=True)
 
+IMAGES = "images"
 NAME_RULE = "lower-case letters, digits and single hyphens"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -79,12 +80,18 @@ class Plugin(Generic[Product]):
 
 @dataclass(frozen=True)
 class AugmentationPlugin(Plugin[Augmentation]):
-    """A way to make pseudo-anomalies; returned by the `augmentation` hook."""
+    """A way to make pseudo-anomalies; returned by the `augmentation` hook.
+
+    Attributes:
+        changes: What it makes them of: "images", or something inside a detector, such as its "features".
+    """
 
     kind: ClassVar[str] = "augmentation"
     product: ClassVar[type[Any]] = Augmentation
     method: ClassVar[str] = "__call__"
     searched: ClassVar[bool] = True
+
+    changes: str = field(default=IMAGES, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
             with it, such as `{"paper": {"selector": "dsv"}}`; the command line takes them over.
         preflight: Called with the settings before any image is read or any worker started. Raises `InputError` if
             something is missing that a training needs, such as weights. Must be quick.
+        learns_from: What an augmentation may change, that this detector learns from; None if any will do.
     """
 
     kind: ClassVar[str] = "detector_encoder"
@@ -106,6 +114,7 @@ class DetectorEncoderPlugin(Plugin[DetectorEncoder]):
     check_params: Mapping[str, object] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     preflight: Callable[..., None] | None = None
+    learns_from: Sequence[str] | None = (IMAGES,)
 
     def first_point(self) -> dict[str, object]:
         """Return the first point of the search space, made small by `check_params`."""

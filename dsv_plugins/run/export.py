@@ -91,9 +91,10 @@ class Judge(nn.Module):
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return what `Model.predict` says of images (images, height, width, channels), with heatmaps of their size."""
         _, height, width, channels = images.shape
+        values, is_sound = self._eight_bits(images.permute(0, 3, 1, 2))
+        resized = resized_eight_bits(values, self.image_size)
         order = torch.tensor(self.channels).clamp(max=channels - 1)  # grey has one channel, and a fourth is dropped
-        levels, is_sound = self._eight_bits(images.index_select(-1, order).permute(0, 3, 1, 2))
-        scores, *heatmaps = self.detector(resized_eight_bits(levels, self.image_size) / WHITE)
+        scores, *heatmaps = self.detector(resized.index_select(1, order) / WHITE)
         scores = scores if is_sound is None else torch.where(is_sound, scores, math.inf)
         outputs = {"score": scores}
         if self.held_out is not None:

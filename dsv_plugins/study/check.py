@@ -58,6 +58,8 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
     ):
         for name in names:
             registry.get(kind, name)
+    for detector, augmentation in itertools.product(settings.detectors, settings.augmentations):
+        _check_pair(registry.get(DetectorEncoderPlugin, detector), augmentation, registry)
     for name in settings.grid:
         owner, dot, _ = name.partition(".")
         if dot and owner not in (DETECTOR, *settings.detectors):
@@ -96,6 +98,19 @@ def check_names(settings: StudySettings, registry: Registry) -> None:
             f"{settings.search} judges candidates one by one, and {settings.selectors[0]!r} judges only a whole pool; "
             f"put one of {alone} first"
         )
+
+
+def _check_pair(detector: DetectorEncoderPlugin, augmentation: str, registry: Registry) -> None:
+    """Refuse an augmentation that a detector cannot learn from, which would fail once for each candidate."""
+    changes = registry.get(AugmentationPlugin, augmentation).changes
+    if detector.learns_from is None or changes in detector.learns_from:
+        return
+    known = registry.of_kind(AugmentationPlugin)
+    fit = ", ".join(record.name for record in known if record.changes in detector.learns_from)
+    raise InputError(
+        f"{detector.name} learns from changed {' or '.join(detector.learns_from)}, and {augmentation!r} changes "
+        f"{changes}; give one of {fit}"
+    )
 
 
 def check_detectors(settings: StudySettings, registry: Registry) -> None:

@@ -286,60 +286,6 @@ def test_load_refuses_a_rate_that_cannot_be_promised(run: Path):
         dsv_plugins.load(run, false_alarms=0.001)
 
 
-def test_names_are_no_commands_and_every_image_has_its_score(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    names = ["=cmd.png", "+1+1.png", "@x.png", "\x1b[31mred.png", "new\nline.png", "\udcff.png", f"{'x' * 251}.png"]
-    for name in names:
-        shutil.copy(run.parent / "new/good/0100.png", name)
-    expected = pytest.approx(float(judged(run, run.parent / "new/good/0100.png")[0]["score"]), rel=1e-3)
-    completed = dsv_here("score", run, *names, "--heatmaps", "heat", "--out", "scores.csv")
-    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
-    written = (tmp_path / "scores.csv").read_text()
-    rows = list(csv.DictReader(io.StringIO(written)))
-    shown = ["./=cmd.png", "./+1+1.png", "./@x.png", r"\x1b[31mred.png", r"new\nline.png", r"\udcff.png", names[-1]]
-    assert [(row["file"], float(row["score"])) for row in rows] == [(name, expected) for name in shown]
-    assert len(list((tmp_path / "heat").iterdir())) == len(names)
-    assert dsv_here("score", run, *names).stdout == written
-    for row, name in zip(json.loads(dsv_here("score", run, *names, "--json").stdout), names, strict=True):
-        assert row["file"] == name
-    broken = Path("\x1b[2Jbroken.png")
-    broken.write_bytes(b"no image")
-    left_out = dsv_here("score", run, broken, names[0], "--skip-bad").stderr
-    assert r"left out: \x1b[2Jbroken.png" in left_out
-    assert "\x1b" not in left_out
-
-
-def test_a_picture_that_cannot_be_written_costs_no_score(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    save = Image.Image.save
-
-    def full(image: Image.Image, path: str, *rest: object) -> None:
-        if str(path).endswith("0101.png"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        save(image, path, *rest)
-
-    monkeypatch.setattr(Image.Image, "save", full)
-    images = [run.parent / f"new/good/010{number}.png" for number in range(3)]
-    completed = dsv_here("score", run, *images, "--heatmaps", tmp_path / "heat")
-    assert completed.returncode == 1
-    assert len(completed.stdout.splitlines()) == 4
-    assert len(list((tmp_path / "heat").iterdir())) == 2
-    assert completed.stderr.splitlines()[-1] == (
-        f"dsv score: 1 pictures of --heatmaps cannot be written to {tmp_path / 'heat'}, such as that of {images[1]} "
-        "(No space left on device)"
-    )
-
-
-def test_who_recalibrates_waits_for_no_other_process(run: Path, images: Path, tmp_path: Path):
-    shutil.copytree(run / "model", tmp_path / "run/model")
-    with RunFolder(tmp_path / "run").locked():
-        completed = dsv_here("score", tmp_path / "run", "--recalibrate", images / "good")
-    assert completed.returncode == 1
-    assert "another process is working on" in completed.stderr.splitlines()[-1]
-    assert dsv_here("score", tmp_path / "run", "--recalibrate", images / "good").returncode == 0
-
-
 def test_a_change_of_the_light_is_told_once_and_undisturbed_images_are_not(run: Path, tmp_path: Path):
     usual = write_images(tmp_path / "usual", range(300, 350))
     dimmed = tmp_path / "dimmed"
@@ -400,3 +346,57 @@ def test_a_detector_that_remembers_nothing_is_not_updated(finished: tuple[Path, 
     completed = dsv_here("update", finished[1], new)
     assert completed.returncode == 2
     assert "cannot be given more images without training" in completed.stderr
+
+
+def test_names_are_no_commands_and_every_image_has_its_score(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    names = ["=cmd.png", "+1+1.png", "@x.png", "\x1b[31mred.png", "new\nline.png", "\udcff.png", f"{'x' * 251}.png"]
+    for name in names:
+        shutil.copy(run.parent / "new/good/0100.png", name)
+    expected = pytest.approx(float(judged(run, run.parent / "new/good/0100.png")[0]["score"]), rel=1e-3)
+    completed = dsv_here("score", run, *names, "--heatmaps", "heat", "--out", "scores.csv")
+    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
+    written = (tmp_path / "scores.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(written)))
+    shown = ["./=cmd.png", "./+1+1.png", "./@x.png", r"\x1b[31mred.png", r"new\nline.png", r"\udcff.png", names[-1]]
+    assert [(row["file"], float(row["score"])) for row in rows] == [(name, expected) for name in shown]
+    assert len(list((tmp_path / "heat").iterdir())) == len(names)
+    assert dsv_here("score", run, *names).stdout == written
+    for row, name in zip(json.loads(dsv_here("score", run, *names, "--json").stdout), names, strict=True):
+        assert row["file"] == name
+    broken = Path("\x1b[2Jbroken.png")
+    broken.write_bytes(b"no image")
+    left_out = dsv_here("score", run, broken, names[0], "--skip-bad").stderr
+    assert r"left out: \x1b[2Jbroken.png" in left_out
+    assert "\x1b" not in left_out
+
+
+def test_a_picture_that_cannot_be_written_costs_no_score(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save = Image.Image.save
+
+    def full(image: Image.Image, path: str, *rest: object) -> None:
+        if str(path).endswith("0101.png"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(image, path, *rest)
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    images = [run.parent / f"new/good/010{number}.png" for number in range(3)]
+    completed = dsv_here("score", run, *images, "--heatmaps", tmp_path / "heat")
+    assert completed.returncode == 1
+    assert len(completed.stdout.splitlines()) == 4
+    assert len(list((tmp_path / "heat").iterdir())) == 2
+    assert completed.stderr.splitlines()[-1] == (
+        f"dsv score: 1 pictures of --heatmaps cannot be written to {tmp_path / 'heat'}, such as that of {images[1]} "
+        "(No space left on device)"
+    )
+
+
+def test_who_recalibrates_waits_for_no_other_process(run: Path, images: Path, tmp_path: Path):
+    shutil.copytree(run / "model", tmp_path / "run/model")
+    with RunFolder(tmp_path / "run").locked():
+        completed = dsv_here("score", tmp_path / "run", "--recalibrate", images / "good")
+    assert completed.returncode == 1
+    assert "another process is working on" in completed.stderr.splitlines()[-1]
+    assert dsv_here("score", tmp_path / "run", "--recalibrate", images / "good").returncode == 0

@@ -30,7 +30,7 @@ from dsv_plugins.run.export import METADATA_FILE, SUFFIXES, Judge, export_judge,
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOLERANCE = 1e-4
-"""Of scores, and of heatmaps relative to the largest: features are rounded to half precision on both ways, and a sum in
+"""Of scores and heatmaps, relative to the largest: features are rounded to half precision on both ways, and a sum in
 another order may round one of them to its neighbour."""
 
 PATCHES = ("patch-fusion", {"image_size": 64})
@@ -101,11 +101,11 @@ def as_arrays(photos: list[Path]) -> list[np.ndarray]:
 def check(outputs: list[dict[str, np.ndarray]], model: Model, photos: list[Path]) -> None:
     """Compare what a file says of each photo with what `dsv score` says, which reads the photo by itself."""
     expected = model.predict(photos)
-    tolerance = TOLERANCE if expected.heatmaps is None else TOLERANCE * float(expected.heatmaps.abs().max())
+    of_scores = TOLERANCE * float(expected.scores.abs().max())
     for place, found in enumerate(outputs):
         assert found["score"].shape == (1,)
         assert found["score"].dtype == np.float32
-        assert found["score"][0] == pytest.approx(float(expected.scores[place]), abs=TOLERANCE)
+        assert found["score"][0] == pytest.approx(float(expected.scores[place]), abs=of_scores)
         assert found["p_value"][0] == pytest.approx(float(expected.p_values[place]))
         assert found["anomalous"].dtype == bool
         assert found["anomalous"][0] == expected.anomalous[place]
@@ -113,7 +113,8 @@ def check(outputs: list[dict[str, np.ndarray]], model: Model, photos: list[Path]
         if expected.heatmaps is not None:
             with Image.open(photos[place]) as image:
                 heat = Image.fromarray(expected.heatmaps[place].numpy()).resize(image.size, Image.Resampling.BILINEAR)
-            assert np.abs(found["heatmap"][0] - np.asarray(heat)).max() <= tolerance
+            of_heat = TOLERANCE * float(expected.heatmaps.abs().max())
+            assert np.abs(found["heatmap"][0] - np.asarray(heat)).max() <= of_heat
     assert len({float(found["score"][0]) for found in outputs}) == len(photos)  # or nothing is told apart here
 
 

@@ -25,6 +25,7 @@ OTHERS = {
     "detector_params": {"width": 16},
     "holdout": 0.15,
     "seed": 1,
+    "drop_suspects": 0.1,
     "tile": 512,
     "overlap": 0.5,
     "threads": 2,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from brightness import Brighten
 from conftest import DETECTOR, TINY, dsv_here, make_task
 from scipy.stats import zmap
 from sklearn.metrics import roc_auc_score
 
-from dsv_plugins import InputError, Observer, PluginError, load, report, select
+from dsv_plugins import AugmentationPlugin, InputError, Observer, PluginError, load, report, select
 from dsv_plugins.data.dataset import open_dataset
 from dsv_plugins.run.folder import RunFolder
 from dsv_plugins.study.study import Study
@@ -155,6 +156,14 @@ def test_the_command_takes_several(task, tmp_path):
             {"grid": {"patch-memry.score": ["raw"]}},
             InputError,
             r"patch-memry.score is .*\(did you mean 'patch-memory'\?\)",
+        ),
+        (
+            {
+                "plugins": AugmentationPlugin("deep", Brighten, space={"strength": [0.1]}, changes="features"),
+                "augmentation": "deep",
+            },
+            InputError,
+            "patch-fusion learns from changed images, and 'deep' changes features; give one of .*cutpaste",
         ),
         ({"selector": "base"}, InputError, "'base' cannot compare different detectors.* put one of dsv,"),
         ({"detector_params": {"patch-memory": 3}}, InputError, "detector_params of 'patch-memory' is 3; give"),

@@ -97,7 +97,7 @@ def test_unlikeness_is_in_deviations_of_the_lower_half():
 
 
 def test_no_more_are_suspects_than_may_be_and_of_few_images_none():
-    found = np.array([0.0] * 30 + [9.0, 4.0, 12.0])
+    found = np.array([0.0] * 30 + [9.0, 5.0, 12.0])
     assert suspects(found, 1.0) == [32, 30, 31]
     assert suspects(found, 2 / 33) == [32, 30]
     assert suspects(found[-19:], 1.0) == []

@@ -39,12 +39,12 @@ def texture(seed: int, *, defect: bool = False, size: int = 40) -> np.ndarray:
     return image.clip(0, 255).astype(np.uint8)
 
 
-def make_task(folder: Path, train: int = 8) -> Path:
+def make_task(folder: Path, train: int = 8, size: int = 40) -> Path:
     """A task in MVTec layout: a few train images, 4 good and 4 defective test images."""
     for part, seeds in (("train/good", range(train)), ("test/good", range(100, 104)), ("test/bar", range(200, 204))):
         (folder / part).mkdir(parents=True)
         for seed in seeds:
-            image = Image.fromarray(texture(seed, defect=part == "test/bar")).convert("RGB")
+            image = Image.fromarray(texture(seed, defect=part == "test/bar", size=size)).convert("RGB")
             image.save(folder / part / f"{seed:03d}.png")
     return folder
 

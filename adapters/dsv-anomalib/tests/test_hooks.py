@@ -10,7 +10,7 @@ import anomalib.models
 import pytest
 
 from dsv_anomalib.table import ENTRIES, find
-from dsv_plugins import InputError, PluginError
+from dsv_plugins import InputError, PluginError, select
 
 LISTING = """
 import sys
@@ -43,6 +43,35 @@ def test_listing_the_plugins_imports_neither_torch_nor_anomalib():
 def test_importing_anomalib_is_silent(code):
     imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (imported.returncode, imported.stderr) == (0, "")
+
+
+def test_the_import_makes_our_network_known_to_timm():
+    code = """
+import sys, dsv_anomalib
+assert not {"timm", "torch"} & set(sys.modules)
+import timm
+assert timm.is_model("dsv_efficientnet_lite0")
+"""
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert imported.returncode == 0, imported.stderr
+
+
+def test_an_augmentation_that_a_model_cannot_learn_from_is_refused_before_any_training(tmp_path):
+    for detector, wrong, advice in (
+        (
+            "anomalib-supersimplenet",
+            "cutpaste",
+            "changed features, and 'cutpaste' changes images; give .*-noise",
+        ),
+        ("patch-fusion", "anomalib-feature-noise", "changed images, and 'anomalib-feature-noise' changes features"),
+        (
+            "anomalib-dsr",
+            "anomalib-feature-noise",
+            "changed quantised features, .* give one of anomalib-latent-strength",
+        ),
+    ):
+        with pytest.raises(InputError, match=f"{detector} learns from {advice}"):
+            select(tmp_path, tmp_path, detector=detector, augmentation=wrong, out=tmp_path / "run")
 
 
 def test_a_version_without_a_model_loses_that_entry_only():

@@ -10,15 +10,17 @@ import pytest
 import torch
 from anomalib.cli.cli import main as anomalib_main
 from anomalib.data import ImageBatch
+from anomalib.data.utils import read_image
 from anomalib.deploy import TorchInferencer
 from anomalib.engine import Engine
 from anomalib.metrics import AUROC
 from anomalib.models import get_model
-from conftest import QUIET, SIDE, TINY_CUTPASTE, augmentation, folder, images
+from conftest import QUIET, SIDE, TINY_CUTPASTE, augmentation, folder, images, make_task
 from sklearn.metrics import roc_auc_score
 
 from dsv_anomalib import CutPaste, LabelFreePostProcessor
 from dsv_plugins import DetectorEncoderPlugin, UnknownPluginError, build_registry
+from dsv_plugins.calibration import Calibration
 
 
 def scores(module, pixels):
@@ -61,6 +63,27 @@ def test_training_by_the_engine_learns_and_models_the_train_images(native, task)
     torch.testing.assert_close(module.model.density.mean, embeddings.mean(dim=0), rtol=1e-3, atol=1e-4)
     threshold = np.quantile(module.model(pixels).pred_score.detach().numpy(), 0.99)
     assert float(module.post_processor.image_threshold) == pytest.approx(threshold, rel=1e-3)
+
+
+def test_the_threshold_is_that_of_the_images_left_out_of_the_training(tmp_path):
+    task = make_task(tmp_path / "parts", train=18)
+    module = CutPaste(**TINY_CUTPASTE)
+    seen = []
+    module.network.augmentation = lambda images, *, generator: seen.append(len(images)) or 1 - images
+    engine = Engine(default_root_dir=tmp_path, limit_val_batches=0, **QUIET)
+    engine.fit(module, datamodule=folder(task))
+    assert sum(seen) <= 2 * 12  # two epochs of the images that are not held out
+    files = sorted((task / "train/good").iterdir())
+    pixels = torch.stack([module.pre_processor.transform(read_image(file, as_tensor=True)) for file in files])
+    with torch.no_grad():
+        found = module.eval().model(pixels).pred_score.numpy()
+    held_out = np.array([str(file) in module._held_out for file in files])
+    assert held_out.sum() == 6
+    calibration = Calibration(found[held_out])
+    expected = calibration.threshold(calibration.default_rate)
+    assert float(module.post_processor.image_threshold) == pytest.approx(expected, rel=1e-3)
+    embeddings = torch.nn.functional.normalize(module.model.network(pixels[~held_out]), dim=1)
+    torch.testing.assert_close(module.model.density.mean, embeddings.mean(dim=0).detach(), rtol=1e-3, atol=1e-4)
 
 
 def test_test_reports_the_auroc_of_the_raw_scores(native, task):

@@ -6,9 +6,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from anomalib.data import Folder
 from anomalib.deploy import ExportType
 from anomalib.engine import Engine
-from conftest import QUIET, SIDE, folder, images, make_task
+from conftest import QUIET, SIDE, folder, images, make_task, texture
 from PIL import Image
 from scipy.stats import zmap
 from torchvision.transforms.v2.functional import pil_to_tensor, resize, to_pil_image
@@ -17,6 +18,7 @@ import dsv_anomalib
 import dsv_plugins
 from dsv_anomalib.trained import TrainedDetector
 from dsv_plugins import InputError
+from dsv_plugins.cli import main as dsv
 
 TINY = {"image_size": 64}
 
@@ -107,6 +109,7 @@ def test_the_engine_tests_and_exports_it(selected, larger_task, tmp_path, capfd,
     assert "Traceback" not in "".join(capfd.readouterr())
     assert not [record for record in caplog.records if record.exc_info]
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    assert len(session.run(None, {"input": images(3, size=64).float().numpy() / 255})[0]) == 3
     pixels = images(2, size=64).float() / 255
     outputs = dict(
         zip([each.name for each in session.get_outputs()], session.run(None, {"input": pixels.numpy()}), strict=True)
@@ -124,7 +127,7 @@ def test_it_is_not_trained_again(selected, larger_task, tmp_path):
         )
 
 
-def test_a_run_without_images_kept_out_has_no_threshold_to_load(task, tmp_path):
+def test_a_run_without_images_kept_out_decides_by_its_train_images(task, tmp_path):
     found = dsv_anomalib.select(
         "cutpaste",
         folder(task),
@@ -134,6 +137,57 @@ def test_a_run_without_images_kept_out_has_no_threshold_to_load(task, tmp_path):
         holdout=0,
         out=tmp_path / "run",
     )
-    with pytest.raises(InputError, match="has no threshold, .*--recalibrate FOLDER"):
-        dsv_anomalib.load(tmp_path / "run")
-    assert found.model.post_processor.image_threshold.isfinite()
+    with pytest.warns(UserWarning, match="no good images of .* were kept out .*--recalibrate FOLDER"):
+        modules = [dsv_anomalib.load(tmp_path / "run"), found.model]
+    train = found.evaluation(found.choice.candidate).scores.train.numpy()
+    for module in modules:
+        assert float(module.post_processor.image_threshold) == pytest.approx(np.quantile(train, 0.99), rel=1e-5)
+
+
+@pytest.mark.parametrize("tile", [None, 80], ids=["whole", "tiles"])
+def test_the_model_of_oblong_images_and_of_tiles_scores_as_the_run(tmp_path, tile):
+    for part, seeds in (("train/good", range(16)), ("test/bar", range(20, 24))):
+        (tmp_path / part).mkdir(parents=True)
+        for seed in seeds:
+            pixels = texture(seed, defect=part == "test/bar", size=160)[:96]
+            Image.fromarray(pixels).convert("RGB").save(tmp_path / part / f"{seed}.png")
+    whole = {"test_split_mode": "none", "val_split_mode": "none", "num_workers": 0}
+    found = dsv_anomalib.select(
+        datamodule=Folder(name="oblong", root=tmp_path, normal_dir="train/good", **whole),
+        unlabelled=tmp_path / "test",
+        space={"patch_size": [0.1]},
+        detector_params=TINY,
+        executor="serial",
+        out=tmp_path / "run",
+        tile=tile,
+    )
+    model = dsv_plugins.load(found.path)
+    height, width = model.record.image_size
+    assert height < width
+    assert found.model.input_size == (height, width)
+    files = sorted((tmp_path / "test/bar").iterdir())
+    images_of_run = [Image.open(file).resize((width, height), Image.Resampling.BILINEAR) for file in files]
+    with torch.no_grad():
+        predicted = found.model.model(torch.stack([pil_to_tensor(image) for image in images_of_run]).float() / 255)
+    torch.testing.assert_close(predicted.pred_score, model.predict(files).scores, rtol=1e-3, atol=1e-3)
+    assert predicted.anomaly_map.shape == (4, 1, height, width)
+
+
+def test_no_detector_named_gives_what_the_command_gives(larger_task, selected, tmp_path):
+    settings = ["--grid", "patch_size=0.02,0.2", "--detector-params", '{"image_size": 64}', "--executor", "serial"]
+    assert dsv(["select", str(larger_task), *settings, "--out", str(tmp_path / "command")]) == 0
+    whole = {"test_split_mode": "none", "val_split_mode": "none", "num_workers": 0}
+    found = dsv_anomalib.select(
+        datamodule=Folder(name="parts", root=larger_task, normal_dir="train/good", **whole),
+        unlabelled=larger_task / "test",
+        space={"patch_size": [0.02, 0.2]},
+        detector_params=TINY,
+        executor="serial",
+        out=tmp_path / "module",
+    )
+    pixels = images(5, size=64)
+    scores = [dsv_plugins.load(tmp_path / name).predict(pixels).scores for name in ("command", "module")]
+    assert torch.equal(*scores)
+    assert [each.candidate.id for each in found.candidates] == [
+        each.candidate.id for each in dsv_plugins.Run(tmp_path / "command").candidates
+    ]

@@ -9,22 +9,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dsv_anomalib.entries import Entry, FeatureSpace, ImageSpace
-from dsv_anomalib.importing import import_anomalib
+from dsv_anomalib.importing import add_backbones_to_timm, import_anomalib
 
 if TYPE_CHECKING:
-    from dsv_anomalib.callback import DSVCallback
     from dsv_anomalib.native import CutPaste
+    from dsv_anomalib.patches import PatchFusion, PatchMemory
     from dsv_anomalib.post_processing import LabelFreePostProcessor
     from dsv_anomalib.selection import Selected, select
     from dsv_anomalib.trained import load
 
 __all__ = [
     "CutPaste",
-    "DSVCallback",
     "Entry",
     "FeatureSpace",
     "ImageSpace",
     "LabelFreePostProcessor",
+    "PatchFusion",
+    "PatchMemory",
     "Selected",
     "load",
     "select",
@@ -32,12 +33,16 @@ __all__ = [
 
 _NEED_TORCH = {
     "CutPaste": "dsv_anomalib.native",
-    "DSVCallback": "dsv_anomalib.callback",
     "LabelFreePostProcessor": "dsv_anomalib.post_processing",
+    "PatchFusion": "dsv_anomalib.patches",
+    "PatchMemory": "dsv_anomalib.patches",
     "Selected": "dsv_anomalib.selection",
     "load": "dsv_anomalib.trained",
     "select": "dsv_anomalib.selection",
 }
+
+
+add_backbones_to_timm()
 
 
 def __dir__() -> list[str]:

@@ -26,8 +26,8 @@ ENGINE_OPTIONS = ("accelerator", "devices", "strategy", "precision", "num_nodes"
 """The options of a config's trainer that apply to every training of a study: its device, not its length or output."""
 IGNORED = ("ckpt_path", "logging", "default_root_dir", "results_path")
 """What else stands in a config of anomalib and has no meaning here."""
-NATIVE_CHOICES = ("augmentation", "augmentation_params", "seed")
-"""Arguments of CutPaste that the study chooses."""
+CHOSEN = ("augmentation", "augmentation_params", "holdout", "seed")
+"""Arguments of our own modules that the study chooses, or sets for all candidates."""
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 
@@ -62,7 +62,10 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="a YAML file; may be given several times")
     parser.add_argument(
-        "--model", type=str | dict[str, Any], required=True, help="a model's name, or its class_path and init_args"
+        "--model",
+        type=str | dict[str, Any],
+        default="patch-fusion",
+        help="a model's name, or its class_path and init_args",
     )
     parser.add_subclass_arguments(AnomalibDataModule, "data", required=True)
     parser.add_argument("--trainer", type=dict[str, Any], default={}, help="as for anomalib")
@@ -98,31 +101,34 @@ def _run(arguments: Namespace, parser: ArgumentParser) -> None:
     from anomalib.engine import Engine
 
     from dsv_anomalib.data import set_up
-    from dsv_anomalib.native import OPSET
+    from dsv_anomalib.models import plain_detector
+    from dsv_anomalib.native import DETECTOR
+    from dsv_anomalib.own import OPSET
     from dsv_anomalib.selection import select
-    from dsv_anomalib.table import plain_detectors
 
     model, params = _model(arguments.model)
-    native, plain = _is_native(model), model in plain_detectors()
+    plain = plain_detector(model)
     datamodule: AnomalibDataModule = parser.instantiate_classes(arguments).data
     set_up(datamodule)
     updates = arguments.updates
-    if not plain:  # a detector of dsv-plugins has a budget and batches of its own
-        params = {**(params if native else {"model_params": params}), "batch_size": datamodule.train_batch_size}
+    if plain is None:
+        params = {"model_params": params}
+    if plain in (None, DETECTOR):  # others have a budget and batches of their own
+        params["batch_size"] = datamodule.train_batch_size
         updates = updates or _updates(arguments.trainer, datamodule)
     for name, value in (("updates", updates), ("image_size", arguments.image_size)):
         if value is not None:
             params[name] = value
     engine_args = {name: arguments.trainer[name] for name in ENGINE_OPTIONS if arguments.trainer.get(name) is not None}
     selected = select(
-        "cutpaste" if native else model,
+        model,
         datamodule,
         augmentation=arguments.augmentation,
         space=arguments.space,
         selector=arguments.selector,
         keep=arguments.keep,
         detector_params=params,
-        engine_args=None if native or plain else engine_args,
+        engine_args=engine_args if plain is None else None,
         executor=arguments.executor,
         workers=arguments.workers,
         seed=int(arguments.seed_everything),
@@ -156,12 +162,8 @@ def _model(given: object) -> tuple[str, dict[str, Any]]:
                 f"the model's {name} cannot be set in a config for selection; give --image_size for its size"
             )
     path = str(given["class_path"])
-    own = NATIVE_CHOICES if _is_native(path) else ()
+    own = CHOSEN if path.startswith(f"{__package__}.") else ()
     return path, {name: value for name, value in arguments.items() if name not in own and value is not None}
-
-
-def _is_native(path: str) -> bool:
-    return path.rpartition(".")[2].lower() == "cutpaste"
 
 
 def _updates(trainer: Mapping[str, Any], datamodule: AnomalibDataModule) -> int | None:

@@ -86,21 +86,6 @@ class AnomalibDetector(DetectorEncoder):
         self.engine_args = dict(engine_args)
         self._module: AnomalibModule | None = None
 
-    @classmethod
-    def around(cls, module: AnomalibModule, entry: Entry, *, image_size: int) -> AnomalibDetector:
-        """A detector that embeds with a module which something else trains."""
-        detector = cls(
-            entry,
-            image_size=image_size,
-            updates=1,
-            batch_size=1,
-            pooling=entry.pooling,
-            model_params={},
-            engine_args={},
-        )
-        detector._module = module
-        return detector
-
     def fit(
         self,
         images: Tensor,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_UPDATES", "PREFIX", "Entry", "FeatureSpace", "ImageSpace", "Pooling", "Tap"]
 
 PREFIX = "anomalib-"
+IMAGES, FEATURES, QUANTISED = "images", "features", "quantised features"
+"""What augmentations change."""
 DEFAULT_UPDATES = 1000
 
 Pooling = Literal["mean", "max", "topk"]
@@ -58,6 +60,7 @@ class FeatureSpace:
 
     Attributes:
         augmentation: Name of the augmentation plugin that carries the hyperparameters.
+        kind: What that augmentation changes.
         settings: The module's attribute, with dots, behind each hyperparameter.
         tap: Like `Entry.tap`, for one pseudo-anomaly of each image; draws on the global generators.
     """
@@ -65,6 +68,7 @@ class FeatureSpace:
     augmentation: str
     settings: Mapping[str, str]
     tap: Tap
+    kind: str = FEATURES
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,14 @@ class Entry:
         places = [Path(folder, *path) for folder in folders]
         return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
+    @property
+    def learns_from(self) -> tuple[str, ...] | None:
+        """What an augmentation may change; None if the model looks at none."""
+        if self.remembers:
+            return None
+        of_images = () if self.image is None else (IMAGES,)
+        return of_images if self.features is None else (*of_images, self.features.kind)
+
     def record(self) -> DetectorEncoderPlugin:
         """The detector plugin."""
         name = f"{PREFIX}{self.name}"
@@ -173,6 +185,7 @@ class Entry:
             summary,
             check_params=self.check_params,
             preflight=partial(_check_weights, self),
+            learns_from=self.learns_from,
         )
 
 

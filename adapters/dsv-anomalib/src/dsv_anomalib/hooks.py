@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dsv_anomalib.entries import PREFIX
+from dsv_anomalib.entries import FEATURES, PREFIX, QUANTISED
 from dsv_anomalib.table import ENTRIES, FEATURE_NOISE, LATENT_STRENGTH, RIVALS
 from dsv_plugins import Augmentation, AugmentationPlugin, DetectorEncoderPlugin, hookimpl
 
@@ -40,12 +40,14 @@ def augmentation() -> list[AugmentationPlugin]:
             feature_noise,
             "Noise on features: the synthesis of Glass, SuperSimpleNet and GeneralAD; images stay as they are",
             {"noise_std": [0.015, 0.05, 0.25, 0.5, 2.0, 8.0]},
+            changes=FEATURES,
         ),
         AugmentationPlugin(
             LATENT_STRENGTH,
             latent_strength,
             "Anomalies in quantised features: the synthesis of DSR; images stay as they are",
             {"strength": [0.1, 0.2, 0.4, 0.8]},
+            changes=QUANTISED,
         ),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,18 +11,30 @@ from anomalib.models.components import AnomalibModule
 
 from dsv_anomalib.entries import PREFIX, Entry
 from dsv_anomalib.native import DETECTOR, CutPaste
+from dsv_anomalib.patches import PatchFusion, PatchMemory
 from dsv_anomalib.table import ENTRIES, NATIVE, RIVALS, find, plain_detectors
 from dsv_plugins import DetectorEncoderPlugin, InputError, hookimpl
 
-__all__ = ["Model", "detector_of", "is_native"]
+__all__ = ["Model", "detector_of", "plain_detector"]
 
 Model = str | type[AnomalibModule] | Entry | Callable[[], AnomalibModule]
 """A name, a class, an entry, or a function that makes a module."""
 
 
-def is_native(model: Model) -> bool:
-    """Whether it is our own CutPaste."""
-    return model in (NATIVE, CutPaste)
+OWN: Mapping[object, str] = {
+    NATIVE: DETECTOR,
+    **{
+        name: kind.plugin
+        for kind in (CutPaste, PatchFusion, PatchMemory)
+        for name in (kind, f"{__package__}.{kind.__name__}")
+    },
+}
+"""The detectors that our modules are, by their classes and the paths of these."""
+
+
+def plain_detector(model: Model) -> str | None:
+    """The detector of dsv-plugins, or of another package, that a model is; None for models of anomalib."""
+    return OWN.get(model) or (model if isinstance(model, str) and model in plain_detectors() else None)
 
 
 def detector_of(model: Model) -> tuple[str, str, tuple[object, ...]]:
@@ -32,10 +44,9 @@ def detector_of(model: Model) -> tuple[str, str, tuple[object, ...]]:
         raise InputError(
             f"the model is a {kind} that is made already; give the class {kind}, or a function that makes one"
         )
-    if is_native(model):
-        return DETECTOR, NATIVE, ()
-    if model in plain_detectors():
-        return str(model), NATIVE, ()
+    plain = plain_detector(model)
+    if plain is not None:
+        return plain, NATIVE, ()
     if isinstance(model, (str, type, Entry)):
         entry = find(model, trained_on_pseudo_anomalies=False)
     else:

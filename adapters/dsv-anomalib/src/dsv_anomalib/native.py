@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
 import torch
-from anomalib import LearningType
 from anomalib.data import ImageBatch, InferenceBatch
 from anomalib.metrics import Evaluator
 from anomalib.models.components import AnomalibModule
 from anomalib.post_processing import PostProcessor
 from anomalib.pre_processing import PreProcessor
 from anomalib.visualization import Visualizer
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torchvision.transforms.v2 import Compose, Resize
 
 from dsv_anomalib.augmentations import make_augmentation
 from dsv_anomalib.data import preprocessed
 from dsv_anomalib.modes import evaluating
-from dsv_anomalib.post_processing import LabelFreePostProcessor
+from dsv_anomalib.own import Learning
 from dsv_plugins import Augmentation, DetectorEncoder, DetectorEncoderPlugin, build_registry
 
-__all__ = ["DETECTOR", "OPSET", "CutPaste", "OwnModule"]
+__all__ = ["DETECTOR", "CutPaste"]
 
 DETECTOR = "cutpaste-resnet18"
-OPSET = 18
 
 
 class _Density(Protocol):
@@ -135,35 +131,7 @@ class CutPasteModel(nn.Module):
         return InferenceBatch(pred_score=self.density(self.embed(images)))
 
 
-class OwnModule:
-    """What the modules of this package have in common. No module itself: `get_model` finds direct ones only."""
-
-    model: nn.Module
-
-    def to_onnx(self, *arguments: Any, **settings: Any) -> Any:
-        """Export as anomalib does, but at the opset that torch writes: converting to an older one fails, at length."""
-        return super().to_onnx(*arguments, **{"opset_version": OPSET, **settings})  # type: ignore[misc]
-
-    @property
-    def learning_type(self) -> LearningType:
-        """Normal images only."""
-        return LearningType.ONE_CLASS
-
-    @staticmethod
-    def configure_pre_processor(image_size: tuple[int, int] | None = None) -> PreProcessor:
-        """Resize images; the network normalises them by itself."""
-        return PreProcessor(transform=Compose([Resize(image_size or (256, 256), antialias=True)]))
-
-    def configure_post_processor(self) -> PostProcessor:
-        """A threshold that needs no labels."""
-        return LabelFreePostProcessor()
-
-    def validation_step(self, batch: ImageBatch, *args: Any, **kwargs: Any) -> Any:
-        """Score a batch."""
-        return batch.update(**self.model(batch.image)._asdict())
-
-
-class CutPaste(OwnModule, AnomalibModule):
+class CutPaste(Learning, AnomalibModule):
     """A ResNet18 that learns to tell normal images from augmented ones, and scores images by its embeddings.
 
     With `Engine`, every epoch ends with one more look at the train images, to model their embeddings. The updates that
@@ -179,12 +147,16 @@ class CutPaste(OwnModule, AnomalibModule):
         learning_rate: Learning rate, likewise.
         pretrained: Start from ImageNet weights.
         density: How normal embeddings are modelled: "gaussian", or "kde" for a kernel on each; the preset's if None.
-        seed: Fixes the initial weights and every draw of the augmentation.
+        holdout: Share of the train images that the Engine leaves out of the training, to set the threshold by; if None,
+            as many as `dsv_plugins.Study` holds out.
+        seed: Fixes the initial weights, every draw of the augmentation, and which images are held out.
         pre_processor: As for any model of anomalib.
         post_processor: Likewise; by default one that needs no labels.
         evaluator: Likewise.
         visualizer: Likewise; off by default, as there are no anomaly maps to show.
     """
+
+    plugin = DETECTOR
 
     def __init__(
         self,
@@ -197,6 +169,7 @@ class CutPaste(OwnModule, AnomalibModule):
         learning_rate: float | None = None,
         pretrained: bool = False,
         density: str | None = None,
+        holdout: float | None = None,
         seed: int = 0,
         pre_processor: PreProcessor | bool = True,
         post_processor: PostProcessor | bool = True,
@@ -222,7 +195,7 @@ class CutPaste(OwnModule, AnomalibModule):
         self.detector = detector
         self.model: CutPasteModel = CutPasteModel(detector.network(seed), detector.settings.density)
         self.network.augmentation = make_augmentation(augmentation, augmentation_params)
-        self._density_is_stale = True
+        self.holdout, self.seed = holdout, seed
 
     @classmethod
     def from_detector(cls, detector: DetectorEncoder, **arguments: Any) -> CutPaste:
@@ -246,26 +219,20 @@ class CutPaste(OwnModule, AnomalibModule):
         """The network, with the augmentation in it."""
         return cast(_Network, self.model.network)
 
-    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor | None:
         """The cross-entropy of a batch of normal images and their augmented copies."""
         assert batch.image is not None
-        loss = self.network.training_step(batch.image, batch_idx)
+        images = batch.image[~self.is_held_out(batch)]
+        if not len(images):
+            return None
+        loss = self.network.training_step(images, batch_idx)
         self.log("train_loss", loss.detach(), on_epoch=True, prog_bar=True)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Let the network count its updates: each has draws of its own."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
         self.network.on_train_batch_end(outputs, batch, batch_idx)
-        self._density_is_stale = True
-
-    def on_train_epoch_end(self) -> None:
-        """Model the embeddings before a checkpoint is written."""
-        self._fit_density()
-
-    def on_validation_start(self) -> None:
-        """Model the embeddings before images are scored by them."""
-        if self.trainer.state.fn is TrainerFn.FITTING:
-            self._fit_density()
 
     def configure_optimizers(self) -> Any:
         """SGD whose rate falls to zero along half a cosine."""
@@ -277,14 +244,15 @@ class CutPaste(OwnModule, AnomalibModule):
         return {"max_steps": self.detector.updates, "num_sanity_val_steps": 0}
 
     @torch.no_grad()
-    def _fit_density(self) -> None:
-        if not self._density_is_stale:
-            return
-        batches: Iterable[Any] = self.trainer.train_dataloader or ()
+    def learn(self) -> None:
+        """Model the embeddings of the train images."""
+        embedded, chosen = [], []
         with evaluating(self.model):
-            embeddings = torch.cat([self.model.embed(preprocessed(self, batch.image)) for batch in batches])
-        self.detector.fit_density(embeddings.cpu())
+            for batch in self.trainer.train_dataloader:
+                embedded.append(self.model.embed(preprocessed(self, batch.image)))
+                chosen.append(self.is_held_out(batch))
+        embeddings, held_out = torch.cat(embedded), torch.cat(chosen)
+        self.detector.fit_density(embeddings[~held_out].cpu())
         self.model.density.set_state(self.detector.density.state())
-        if isinstance(self.post_processor, LabelFreePostProcessor):
-            self.post_processor.fit(self.model.density(embeddings))
-        self._density_is_stale = False
+        judging = embeddings[held_out] if held_out.any() else embeddings
+        self.decide_by(self.model.density(judging), is_held_out=bool(held_out.any()))

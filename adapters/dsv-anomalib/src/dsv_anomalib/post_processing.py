@@ -8,6 +8,8 @@ import torch
 from anomalib.post_processing import PostProcessor
 from torch import Tensor
 
+from dsv_plugins.calibration import Calibration
+
 __all__ = ["LabelFreePostProcessor"]
 
 
@@ -40,6 +42,21 @@ class LabelFreePostProcessor(PostProcessor):
         for lowest, highest in ((self.image_min, self.image_max), (self.pixel_min, self.pixel_max)):
             lowest.copy_(scores.min())
             highest.copy_(scores.max())
+
+    def decide_by(self, scores: Tensor, maps: Tensor | None, *, is_held_out: bool) -> None:
+        """Take the thresholds from good images: with the promise of a study if they were held out, else the quantile.
+
+        Args:
+            scores: Their scores.
+            maps: Their anomaly maps, (images, height, width), if there are any.
+            is_held_out: Whether nothing was trained on them.
+        """
+        calibration = Calibration(scores.detach().cpu().numpy())
+        rate = calibration.default_rate if is_held_out else 1 - self.quantile
+        self.fit(scores, calibration.threshold(rate) if is_held_out else None)
+        if maps is not None:
+            peaks = maps.detach().float().flatten(1).amax(dim=1)
+            self.fit_pixels(float(maps.mean()), float(peaks.max()), float(torch.quantile(peaks, 1 - rate)))
 
     def fit_pixels(self, lowest: float, highest: float, threshold: float) -> None:
         """Take threshold and scale of anomaly maps, which have numbers of their own."""

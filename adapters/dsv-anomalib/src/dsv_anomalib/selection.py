@@ -11,19 +11,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from anomalib.data import AnomalibDataModule
 from anomalib.data.utils import TestSplitMode
 from anomalib.models.components import AnomalibModule
 from lightning.pytorch import Trainer
 
 import dsv_plugins
-from dsv_anomalib.data import images_of, set_up, test_paths, train_paths
+from dsv_anomalib.data import set_up, test_paths, train_paths
 from dsv_anomalib.entries import PREFIX
-from dsv_anomalib.models import Model, detector_of, is_native
-from dsv_anomalib.post_processing import LabelFreePostProcessor
-from dsv_anomalib.table import NATIVE, plain_detectors
-from dsv_anomalib.trained import fitted_module, load
+from dsv_anomalib.models import Model, detector_of, plain_detector
+from dsv_anomalib.table import NATIVE
+from dsv_anomalib.trained import load
 from dsv_anomalib.training import RESERVED
 from dsv_plugins import (
     DetectorEncoderPlugin,
@@ -37,13 +35,12 @@ from dsv_plugins import (
     build_registry,
 )
 from dsv_plugins import select as select_images
-from dsv_plugins.calibration import check_promise, check_rate, combined_scores
+from dsv_plugins.calibration import check_promise, check_rate
 from dsv_plugins.errors import did_you_mean
 from dsv_plugins.types import DETECTOR_PREFIX
 
 __all__ = ["Selected", "select"]
 
-DEFAULT_IMAGE_SIZE = 256
 MODEL_PREFIX = "model."
 """Begins the name of an argument of the model in a space."""
 
@@ -63,28 +60,17 @@ class Selected(Run):
 
     @functools.cached_property
     def model(self) -> AnomalibModule:  # type: ignore[override] # what anomalib's users call a model
-        """The fitted module of the choice, or of all candidates as one, ready for `Engine().test`.
-
-        Its threshold comes from the good images that were kept out of training. If there were too few to keep any out,
-        it is a quantile of the train images' scores, which new good images exceed more often.
+        """The fitted module of the choice, or of all candidates as one, ready for `Engine().test`; see `load`.
 
         Raises:
             InputError: The images kept out cannot promise `false_alarms`.
         """
-        scores = [self.evaluation(candidate).scores for candidate in self.kept]
-        if scores[0].holdout is not None:
-            return load(self.path, false_alarms=self.false_alarms, plugins=self.plugins)
-        module = fitted_module(dsv_plugins.load(self.path, plugins=self.plugins), self.plugins)
-        shares = [self.shares[candidate.id] for candidate in self.kept]
-        train = combined_scores([{"train": each.train.numpy()} for each in scores], shares)["train"]
-        module.post_processor = LabelFreePostProcessor()
-        module.post_processor.fit(torch.from_numpy(train))
-        return module
+        return load(self.path, false_alarms=self.false_alarms, plugins=self.plugins)
 
 
 def select(
-    model: Model | Sequence[Model],
-    datamodule: AnomalibDataModule,
+    model: Model | Sequence[Model] = dsv_plugins.Study.detector,
+    datamodule: AnomalibDataModule | None = None,
     *,
     augmentation: str | Sequence[str] | None = None,
     space: Space | None = None,
@@ -99,9 +85,9 @@ def select(
     """Choose the hyperparameters of a model's augmentation by the unlabelled test images of a datamodule.
 
     Args:
-        model: "patch-fusion", or any other detector that `dsv plugins` lists; "cutpaste"; the name of a model in the
-            table such as "draem", its class, a function that makes a module of it, or an `Entry` for a model of your
-            own. Several as a list: their candidates form one pool.
+        model: "patch-fusion", which is the default, or any other detector that `dsv plugins` lists; "cutpaste"; the
+            name of a model in the table such as "draem", its class, a function that makes a module of it, or an `Entry`
+            for a model of your own. Several as a list: their candidates form one pool.
         datamodule: Its train images are normal, its test images unlabelled: no label of it is read.
         augmentation: Name of an augmentation plugin, or several; by default the model's own.
         space: Values to try of its hyperparameters, in place of those that it suggests; and of any argument of the
@@ -123,7 +109,7 @@ def select(
     if false_alarms is not None:
         check_rate("false_alarms", false_alarms)
     models: Sequence[Model] = model if isinstance(model, (list, tuple)) else [model]  # type: ignore[list-item]
-    _check(models, datamodule, engine_args or {}, study)
+    datamodule = _check(models, datamodule, engine_args or {}, study)
     params = dict(detector_params or {})
     if engine_args:
         params["engine_args"] = dict(engine_args)
@@ -148,15 +134,15 @@ def select(
         check_promise(false_alarms, len(train_paths(datamodule)), study.get("holdout"))
     if unlabelled is None:
         _warn_of_meaningless_tests(datamodule)
-        images: tuple[Any, Any] = images_of(datamodule, made[0].image_size or DEFAULT_IMAGE_SIZE)
+        unlabelled = test_paths(datamodule)
     else:
         _warn_of_unused_images(datamodule)
-        images = (train_paths(datamodule), unlabelled)
     if selector is not None:
         study["selector"] = selector
     with Display() if observer is None else nullcontext(observer) as watching:
         run = select_images(
-            *images,
+            train_paths(datamodule),
+            unlabelled,
             augmentation=augmentation or next(iter(own), NATIVE),
             grid=_grid(space or {}, detectors),
             detector=detectors,
@@ -210,8 +196,12 @@ def _settings(name: str, detectors: Sequence[str]) -> list[str]:
 
 def _check(
     models: Sequence[Model], datamodule: object, engine_args: Mapping[str, Any], study: Mapping[str, Any]
-) -> None:
-    """Refuse, in one line, what would fail inside anomalib or Lightning, or as an argument of another function."""
+) -> AnomalibDataModule:
+    """Refuse, in one line, what would fail inside anomalib or Lightning, or as an argument of another function.
+
+    Returns:
+        The datamodule, if it is one.
+    """
     settings = [field.name for field in fields(dsv_plugins.Study)]
     for name in study:
         if name not in settings:
@@ -226,8 +216,9 @@ def _check(
             "root='parts', normal_dir='train/good', …)"
         )
     for model in models if engine_args else ():
-        if is_native(model) or model in plain_detectors():
-            raise InputError(f"engine_args are for models that anomalib's Engine trains; {model} is trained without it")
+        if plain_detector(model) is not None:
+            given = getattr(model, "__name__", model)
+            raise InputError(f"engine_args are for models that anomalib's Engine trains; {given} is trained without it")
     reserved = [name for name in engine_args if name in RESERVED]
     if reserved:
         raise InputError(
@@ -241,12 +232,11 @@ def _check(
             f"engine_args has {unknown[0]}, which Lightning's Trainer does not take; "
             f"{did_you_mean(unknown[0], accepted) or 'its documentation lists what it takes'}"
         )
+    return datamodule
 
 
 def _warn_of_meaningless_tests(datamodule: AnomalibDataModule) -> None:
     """Say so if the test images cannot hold anomalies of their own. Only settings are looked at, not labels."""
-    if not test_paths(datamodule):
-        return
     if getattr(datamodule, "test_split_mode", None) == TestSplitMode.SYNTHETIC:
         found = "are good images with synthetic anomalies"
     elif getattr(datamodule, "abnormal_dir", "") is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from dsv_anomalib.entries import PREFIX, Entry, FeatureSpace, ImageSpace
+from dsv_anomalib.entries import PREFIX, QUANTISED, Entry, FeatureSpace, ImageSpace
 from dsv_anomalib.weights import OUR_BACKBONE, Backbone, check_dsr
 from dsv_plugins import DetectorEncoderPlugin, InputError, build_registry
 from dsv_plugins.errors import did_you_mean
@@ -311,7 +311,9 @@ ENTRIES: tuple[Entry, ...] = (
         model="anomalib.models.image.dsr.Dsr",
         tap=_dsr,
         summary="DSR: restores quantised features in which anomalies were drawn",
-        features=FeatureSpace(LATENT_STRENGTH, {"strength": "model.latent_anomaly_strength"}, _dsr_with_anomalies),
+        features=FeatureSpace(
+            LATENT_STRENGTH, {"strength": "model.latent_anomaly_strength"}, _dsr_with_anomalies, QUANTISED
+        ),
         build=_build_dsr,
         preflight=check_dsr,
     ),

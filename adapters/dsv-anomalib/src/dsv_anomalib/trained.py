@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
-from anomalib.data import ImageBatch, InferenceBatch
+from anomalib.data import ImageBatch
 from anomalib.models.components import AnomalibModule
-from anomalib.pre_processing import PreProcessor
-from torch import Tensor, nn
-from torch.nn import functional
-from torchvision.transforms.v2 import Compose, Resize, ToDtype
+from torch import Tensor
 
 import dsv_plugins
 from dsv_anomalib.detector import AnomalibDetector
 from dsv_anomalib.models import Model, detector_of
-from dsv_anomalib.native import DETECTOR, CutPaste, OwnModule
+from dsv_anomalib.native import DETECTOR, CutPaste
+from dsv_anomalib.own import DetectorNetwork, OwnModule, ResizingPreProcessor
 from dsv_anomalib.post_processing import LabelFreePostProcessor
 from dsv_plugins import AugmentationPlugin, DetectorEncoder, InputError, UnknownPluginError, build_registry
+from dsv_plugins.calibration import combined_scores
 from dsv_plugins.errors import quoted
+from dsv_plugins.types import height_and_width
 
 __all__ = ["TrainedDetector", "fitted_module", "load"]
-
-
-LEVELS = 255
-"""Of brightness in an eight-bit image, beside black."""
-
-
-class Detecting(Protocol):
-    """What becomes a module: a trained detector, or several as one."""
-
-    @property
-    def image_size(self) -> int | None: ...
-    def as_module(self) -> nn.Module | None: ...
 
 
 def load(
@@ -45,31 +34,42 @@ def load(
         run: The run folder, of `dsv_anomalib.select`, `dsv-anomalib` or `dsv select`.
         model: What was given to `select`, if that was an `Entry` or a function: no package has it.
         false_alarms: The share of good images that it may call anomalous; 0.05 if None, or the lowest rate that the
-            good images kept out of training can promise.
+            good images kept out of training can promise. If there were too few to keep any out, the threshold is a
+            quantile of the train images' scores, which new good images exceed more often.
         plugins: Plugins that are in no package, as for `build_registry`.
 
     Raises:
-        InputError: No good images were kept out of training, so that there is no threshold, or they cannot promise that
-            rate.
+        InputError: The good images kept out of training, if any, cannot promise that rate.
     """
     plugins = (() if model is None else detector_of(model)[-1], plugins)
     try:
         found = dsv_plugins.load(run, false_alarms=false_alarms, plugins=plugins)
     except UnknownPluginError as error:
         raise UnknownPluginError(f"{error}; if it is an Entry or a function of your own, give it as model=…") from error
-    if found.calibration is None or found.false_alarms is None:
-        raise InputError(
-            f"{run} has no threshold, since no good images were kept out of training; give some with "
-            f"`dsv score {quoted(run)} IMAGES --recalibrate FOLDER`"
-        )
     record, module = found.record, fitted_module(found, plugins)
     post_processor = LabelFreePostProcessor()
-    held_out = torch.from_numpy(found.calibration.held_out)
-    post_processor.fit(held_out, found.calibration.threshold(found.false_alarms))
+    if found.calibration is None or found.false_alarms is None:
+        warnings.warn(
+            f"no good images of {run} were kept out of training: the threshold is the {post_processor.quantile} "
+            "quantile of the train images' scores, which new good images exceed more often; give good images that were "
+            f"not trained on with `dsv score {quoted(run)} IMAGES --recalibrate FOLDER`",
+            stacklevel=2,
+        )
+        post_processor.fit(_train_scores(dsv_plugins.Run(Path(run), plugins), found.record.tiles))
+    else:
+        held_out = torch.from_numpy(found.calibration.held_out)
+        post_processor.fit(held_out, found.calibration.threshold(found.false_alarms))
     if record.heat_scale is not None and record.heat_threshold is not None:
         post_processor.fit_pixels(*record.heat_scale, record.heat_threshold)
     module.post_processor = post_processor
     return module
+
+
+def _train_scores(run: dsv_plugins.Run, tiles: Any) -> Tensor:
+    """The scores that the model of a run gives its train images."""
+    members = [{"train": run.evaluation(candidate).scores.train.numpy()} for candidate in run.kept]
+    shares = [run.shares[candidate.id] for candidate in run.kept]
+    return torch.from_numpy(combined_scores(members, shares, tiles=tiles.count if tiles else 1)["train"])
 
 
 def fitted_module(model: dsv_plugins.Model, plugins: object = ()) -> AnomalibModule:
@@ -80,38 +80,39 @@ def fitted_module(model: dsv_plugins.Model, plugins: object = ()) -> AnomalibMod
         plugins: Plugins that are in no package.
     """
     detector, record = model.detector, model.record
-    if isinstance(detector, AnomalibDetector):
+    if record.tiles is None and isinstance(detector, AnomalibDetector):
         module = detector.build(**detector.entry.weights_off)
         module.model.load_state_dict(detector.module.model.state_dict())
         if record.augmentation:
             registry = build_registry(plugins)
             detector.install(module, registry.create(AugmentationPlugin, record.augmentation, record.params))
-    elif record.detector == DETECTOR and isinstance(detector, DetectorEncoder):
+    elif record.tiles is None and record.detector == DETECTOR and isinstance(detector, DetectorEncoder):
         module = CutPaste.from_detector(
             detector, augmentation=record.augmentation, augmentation_params=dict(record.params)
         )
     else:
-        module = TrainedDetector(detector)
+        module = TrainedDetector(model)
     return module.eval()
 
 
 class TrainedDetector(OwnModule, AnomalibModule):
-    """A trained detector of dsv-plugins as a module that tests, predicts and exports, but does not train.
+    """The model of a run as a module that tests, predicts and exports, but does not train.
 
     Args:
-        detector: It must have an image size and be exportable.
+        model: Its detector must be exportable.
 
     Raises:
         InputError: It cannot be made a module.
     """
 
-    def __init__(self, detector: Detecting) -> None:
-        network, size = detector.as_module(), detector.image_size
-        if network is None or size is None:
-            raise InputError(f"a {type(detector).__name__} has no as_module or no image_size, which a module needs")
-        super().__init__(pre_processor=_resizing_as_files((size, size)), visualizer=False)
+    def __init__(self, model: dsv_plugins.Model) -> None:
+        network = model.as_module()
+        if network is None:
+            raise InputError(f"{model.record.detector} has no as_module, which a module of anomalib needs")
+        size = height_and_width(model.record.image_size)
+        super().__init__(pre_processor=ResizingPreProcessor(size), visualizer=False)
         self.hparams.clear()  # the detector is in the weights, and has no place in a list of settings
-        self.model = _Network(network)
+        self.model = DetectorNetwork(network)
 
     def configure_optimizers(self) -> NoReturn:
         """Refuse: it is trained."""
@@ -125,34 +126,3 @@ class TrainedDetector(OwnModule, AnomalibModule):
     def trainer_arguments(self) -> dict[str, Any]:
         """None: it is not trained."""
         return {}
-
-
-def _resizing_as_files(size: tuple[int, int]) -> PreProcessor:
-    """Resizes in eight bits, as images are when they are read for a study or by `dsv score`.
-
-    An exported model gets images of the right size, and has no such steps.
-    """
-    resize = Resize(size, antialias=True)
-    pre_processor = PreProcessor(transform=Compose([resize]))
-    pre_processor.transform = Compose([ToDtype(torch.uint8, scale=True), resize, ToDtype(torch.float32, scale=True)])
-    return pre_processor
-
-
-class _Network(nn.Module):
-    """From images in [0, 1] to scores and maps of their size.
-
-    It sees eight bits, as in training: images without the rounding of files look unusual where a part is even, and some
-    verdicts would differ.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> InferenceBatch:
-        scores, *heatmaps = self.network((images * LEVELS).round() / LEVELS)
-        maps = [
-            functional.interpolate(heat[:, None].float(), size=images.shape[-2:], mode="bilinear", align_corners=False)
-            for heat in heatmaps
-        ]
-        return InferenceBatch(pred_score=scores, anomaly_map=maps[0] if maps else None)

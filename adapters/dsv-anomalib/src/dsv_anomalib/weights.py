@@ -67,8 +67,6 @@ class Backbone:
         import torchvision.transforms.v2 as transforms
         from anomalib.pre_processing import PreProcessor
 
-        import dsv_plugins.toolkit.backbones  # noqa: F401 — registers it
-
         resize = next(step for step in pre_processor.transform.transforms if isinstance(step, transforms.Resize))
         # Its weights expect values from -1 to 1.
         scaled = PreProcessor(transforms.Compose([resize, transforms.Normalize([0.5] * 3, [0.5] * 3)]))

@@ -118,5 +118,6 @@ def detector_encoder() -> list[DetectorEncoderPlugin]:
             "patch-memory",
             patch_memory,
             "The same without pseudo-anomalies: it learns from good images alone, and nothing is selected",
+            learns_from=None,
         ),
     ]
