@@ -12,7 +12,7 @@ ADAPTERS_READY := $(VENV)/.ready-adapters
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
 	@echo "make test     checks, documentation and tests"
-	@echo "make test-storm SEED=0: random kills, damages, full disks, bad inputs and bad plugins; about ten minutes"
+	@echo "make test-storm SEED=0: random faults, from kills to names that are commands; about a quarter of an hour"
 	@echo "make check    format, lint, types, architecture"
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
