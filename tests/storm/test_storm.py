@@ -387,8 +387,9 @@ def test_states(ground, tally, tmp_path):
         arguments = ("--augmentation", "hostile-augmentation,brighten", "--executor", "processes", "--workers", 1)
         ended = _with_plugin(tmp_path / str(number), ground, code, (*arguments, "--timeout", 8))
         found = _losses(ended)
-        wrong = [name for name in honest if found.get(name) != honest[name]]
-        wrong = wrong and f"{wrong[0]} has the loss {found.get(wrong[0])}, not {honest[wrong[0]]}: {ended.err!r:.300}"
+        # A process with few open files or small ones looks like a full disk, which ends the study with a line.
+        missed = [name for name in honest if found.get(name) != honest[name] and (ended.code == 0 or name in found)]
+        wrong = missed and f"{missed[0]} has the loss {found.get(missed[0])}, not {honest[missed[0]]}"
         tally.count(state, wrong=wrong, unclear=ended.unclear())
 
 
