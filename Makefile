@@ -7,7 +7,7 @@ ADAPTERS := $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ADAPTERS_READY := $(VENV)/.ready-adapters
 
 .PHONY: help demo test test-slow test-storm check format docs pages figures dist clean \
-	bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-quick bench-false-alarms bench-pu-auc bench-serving bench-ray
+	bench-losses bench-augmentations bench-training bench-study bench-startup bench-scale bench-detectors bench-patch-memory bench-quick bench-false-alarms bench-contamination bench-drift bench-few-images bench-pu-auc bench-serving bench-ray
 
 help:
 	@echo "make demo     select an augmentation on a small inspection task made on the spot"
@@ -17,7 +17,7 @@ help:
 	@echo "make docs     the documentation, into site/"
 	@echo "make dist     the wheel, into dist/"
 	@echo "make bench-losses, bench-augmentations, bench-training, bench-study, bench-startup, bench-scale, bench-detectors, bench-patch-memory, bench-pu-auc, bench-serving, bench-ray: measurements"
-	@echo "make bench-quick, bench-false-alarms TASKS=\"FOLDER ...\": measurements on labelled tasks"
+	@echo "make bench-quick, bench-false-alarms, bench-contamination, bench-drift, bench-few-images TASKS=\"FOLDER ...\": measurements on labelled tasks"
 
 # The marker is newer than the project files exactly where the environment is up to date.
 $(READY): pyproject.toml
@@ -75,7 +75,7 @@ bench-losses bench-augmentations bench-training bench-study bench-startup bench-
 bench-quick: $(ADAPTERS_READY)
 	$(VENV)/bin/dsv bench $(TASKS) --augmentations cutpaste --holdout 0.15 --seeds $(or $(SEEDS),0) --rivals patch-memory,anomalib-patchcore --out $(or $(OUT),bench-quick)
 
-bench-false-alarms: $(READY)
+bench-false-alarms bench-contamination bench-drift bench-few-images: $(READY)
 	$(PYTHON) tests/benchmarks/$(subst -,_,$@).py $(TASKS)
 
 bench-ray: $(ADAPTERS_READY)

@@ -25,7 +25,9 @@ __all__ = [
     "combined_scores",
     "discoveries",
     "findings",
+    "images_for",
     "images_to_keep_out",
+    "lowest_rate",
     "score_scale",
 ]
 
@@ -40,6 +42,8 @@ STOREY = 0.5
 RESAMPLES = 500
 INTERVAL = (0.025, 0.975)
 BY_CHANCE = 0.05
+WIDE = 0.5
+"""An interval of the share of anomalies that says nothing."""
 MOST = 0.5
 """A larger share of anomalies is rarer than a change of all images."""
 ROUNDING = 1e-9
@@ -64,8 +68,8 @@ class Calibration:
 
     @property
     def lowest_rate(self) -> float:
-        """The lowest false-alarm rate that can be promised: with n images, 1 / (n + 1)."""
-        return 1 / (len(self.held_out) + 1)
+        """The lowest false-alarm rate that can be promised."""
+        return lowest_rate(len(self.held_out))
 
     @property
     def default_rate(self) -> float:
@@ -87,10 +91,10 @@ class Calibration:
         check_rate("false_alarms", false_alarms)
         allowed = self.allowed_alarms(false_alarms)
         if allowed == 0:
-            needed = math.ceil(1 / false_alarms - ROUNDING) - 1
             raise InputError(
                 f"{len(self.held_out)} held-out images cannot promise a false-alarm rate of {false_alarms:g}, "
-                f"only {self.lowest_rate:.3g} or more; ask for that, or recalibrate with {needed} good images"
+                f"only {self.lowest_rate:.3g} or more; ask for that, or recalibrate with {images_for(false_alarms)} "
+                "good images"
             )
         return float(self.held_out[-allowed])
 
@@ -102,6 +106,16 @@ class Calibration:
     def allowed_alarms(self, false_alarms: float) -> int:
         """Return how many of n + 1 good images may be false alarms."""
         return math.floor(false_alarms * (len(self.held_out) + 1) + ROUNDING)
+
+
+def lowest_rate(images: int) -> float:
+    """Return the lowest false-alarm rate that so many held-out images can promise."""
+    return 1 / (images + 1)
+
+
+def images_for(rate: float) -> int:
+    """Return how many held-out images it takes to promise a false-alarm rate."""
+    return math.ceil(1 / rate - ROUNDING) - 1
 
 
 def score_scale(train: ArrayLike) -> tuple[float, float]:
@@ -183,7 +197,7 @@ def check_promise(false_alarms: float, images: int, share: float | None = None) 
         share: Which share of them is kept out of training, as for `images_to_keep_out`.
     """
     kept_out = images_to_keep_out(images, share)
-    lowest = 1 / (kept_out + 1)
+    lowest = lowest_rate(kept_out)
     if lowest > false_alarms + ROUNDING:
         promise = f"which can promise {lowest:.3g} or more; ask for that, or" if kept_out else "so no rate is promised;"
         raise InputError(
@@ -237,6 +251,8 @@ class Findings:
         )
         if self.by_chance:
             return f"{flagged}, as many as chance flags among good images"
+        if self.highest_share - self.lowest_share > WIDE:
+            return f"{flagged}; they are too few to estimate how many are anomalous"
         return (
             f"{flagged}; about {100 * self.share:.0f} % of the test images are anomalous (95 % interval "
             f"{100 * self.lowest_share:.0f} to {100 * self.highest_share:.0f} %)"

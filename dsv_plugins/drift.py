@@ -110,8 +110,8 @@ class Drift:
             if self.changed is None and any(found.values()):
                 what = " and ".join(name for name, has_changed in found.items() if has_changed)
                 self.changed = (
-                    f"the images have changed: their {what} are unlike those of the good images that decide, for more "
-                    f"of them than {USUAL_ANOMALIES:.0%} anomalies explain; check light and camera, or recalibrate "
-                    "with new good images"
+                    f"the images have changed, or more than {USUAL_ANOMALIES:.0%} of them are anomalous: their {what} "
+                    "are unlike those of the good images that decide; check light and camera, or recalibrate with new "
+                    "good images"
                 )
         return self.changed if known is None else None

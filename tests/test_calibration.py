@@ -105,6 +105,19 @@ def test_good_images_alone_are_told_by_a_warning_in_nearly_all_draws():
     assert all((found.warning is not None) == found.by_chance for found in draws)
 
 
+def test_few_flagged_images_among_many_that_look_unlike_good_ones_are_told_without_contradiction():
+    """Most scores are in the upper half of the good ones, and none is above all of them."""
+    generator = np.random.default_rng(6)
+    held_out = generator.normal(size=40)
+    shifted = findings(Calibration(held_out), np.quantile(held_out, generator.uniform(0.55, 0.9, 200)))
+    assert shifted.flagged == 0
+    assert "are anomalous" in str(shifted)
+    assert "no anomalies" not in (shifted.warning or "")
+    usual = findings(Calibration(held_out), generator.normal(size=100))
+    assert "no anomalies" in (usual.warning or "")
+    assert "are anomalous" not in str(usual)
+
+
 @pytest.mark.parametrize(("share", "warns"), [(0.3, False), (0.9, True)])
 def test_a_change_of_most_images_is_told_by_a_warning(share: float, warns: bool):
     generator = np.random.default_rng(5)

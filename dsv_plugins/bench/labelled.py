@@ -65,7 +65,8 @@ class Labelled:
 
     def lines(self) -> list[str]:
         """Return the result in words, with a confusion table."""
-        told = [f"AUC {self.auc:.3f}" if self.auc is not None else "no AUC: good or defective images are missing"]
+        missing = "no image is labelled good" if self.false_alarms is None else "none is labelled defective"
+        told = [f"AUC {self.auc:.3f}" if self.auc is not None else f"no AUC: {missing}"]
         if self.recall is not None:
             told.append(f"defective images that are flagged: {self.recall}")
         if self.false_alarms is not None:

@@ -62,6 +62,12 @@ class _Parser(ArgumentParser):
         reason = re.sub(r"\{[\w,]+, \.\.\.\}", f"{{{names}}}", reason)
         # Older versions, such as those that anomalib takes, word a missing argument in another way.
         reason = re.sub(r"Option '([\w.]+)' is required but not provided.*", r"arguments are required: \1", reason)
+        # It shows the types of Python.
+        reason = re.sub(
+            r'Parser key "(\w+)": Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)',
+            r"--\1 is \3; give one of \2",
+            reason,
+        )
         # jsonargparse tells of a command's missing argument as "check.name", and from the parser above the command's.
         missing = re.search(r"required: (\w+)\.", reason)
         if missing:

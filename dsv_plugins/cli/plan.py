@@ -14,7 +14,7 @@ __all__ = ["show_plan"]
 
 
 def show_plan(study: Study, *, as_json: bool) -> None:
-    """Print the plan of a study, with an estimate from one candidate; nothing is kept."""
+    """Print the plan of a study, with an estimate from the first candidates; nothing is kept."""
     from dsv_plugins.plugins.registry import build_registry
     from dsv_plugins.study.check import check_detectors, make_executor
     from dsv_plugins.study.display import Display
@@ -58,5 +58,7 @@ def show_plan(study: Study, *, as_json: bool) -> None:
     budget = f" of {plan.budget} updates{shared}" if plan.budget else ""
     say(f"{count} candidates{budget} for {', '.join(study.detectors)}, {workers} at once")
     most = "at most " if plan.search_record.judges else ""
-    say(f"{most}about {probe.candidate:.0f} s for each, {total / 60:.1f} min in all (from one candidate, not kept)")
+    probed = min(count, workers)
+    source = "the first one" if probed == 1 else f"the first {probed}"
+    say(f"{most}about {probe.candidate:.0f} s for each, {total / 60:.1f} min in all (from {source}, not kept)")
     say(f"run folder: {study.folder()}")

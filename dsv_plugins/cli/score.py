@@ -184,11 +184,25 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
     different = list({file.digest: file.path for file in found}.values())  # equal scores would promise too much
     if len(different) < len(found):
         _note(f"{len(found) - len(different)} of the {len(found)} images of {folder} are copies, and count once")
+    if arguments.false_alarms is None and model.false_alarms is not None:
+        _check_enough(len(different), model.false_alarms, folder)
     files = [*different, *(file.path for file in unreadable)]  # what cannot be read is told of when it is decoded
     _, scores, light = zip(*_scored(model, files, skip_bad=arguments.skip_bad), strict=True)
     recalibrated = model.recalibrated(torch.tensor(scores), torch.tensor(light), folder, arguments.false_alarms)
     _note(f"from now on, {len(scores)} images of {folder} decide{_still_flagged(model, recalibrated)}")
     return recalibrated
+
+
+def _check_enough(images: int, rate: float, folder: Path) -> None:
+    """Refuse images that are too few to decide at the rate at which others decide now, unless another is asked for."""
+    from dsv_plugins.calibration import images_for, lowest_rate
+
+    lowest = lowest_rate(images)
+    if lowest > rate:
+        raise InputError(
+            f"{images} images in {folder} can decide at a false-alarm rate of {lowest:.2g} or more, and those that "
+            f"decide now at {rate:.2g}; give {images_for(rate)} images or more, or --false-alarms {lowest:.2g}"
+        )
 
 
 def _still_flagged(before: Model, after: Model) -> str:

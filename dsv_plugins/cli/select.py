@@ -63,7 +63,7 @@ def conduct(study: Study, *, as_json: bool, command: str) -> Run:
     except KeyboardInterrupt:
         if study.folder().exists():
             console.print(
-                f"what is finished is kept in {escape(str(study.folder()))}; run the same command again to resume",
+                f"what is finished is kept in {escape(str(study.folder()))}",
                 soft_wrap=True,
                 highlight=False,
             )

@@ -17,6 +17,7 @@ from dsv_plugins.errors import (
     UnknownPluginError,
     describe_error,
     did_you_mean,
+    one_line,
     shown,
 )
 from dsv_plugins.plugins.checking import REGISTRY_ARGUMENT, factory_problems, product_problem
@@ -145,7 +146,9 @@ class Registry:
             try:
                 made = record.factory(**params)
             except (TypeError, ValueError) as error:
-                raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {describe_error(error)}") from error
+                # A ValueError is the word of the plugin's author; another error is told with its type.
+                reason = one_line(str(error)) if isinstance(error, ValueError) and str(error) else describe_error(error)
+                raise PluginSettingsError(f"{label} refused {shown(params, 200)}: {reason}") from error
         if problem := product_problem(made, kind):
             raise PluginError(f"{label} made an object of class {type(made).__name__}, which {problem}")
         return made

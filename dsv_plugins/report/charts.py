@@ -45,7 +45,10 @@ def panels(run: Run) -> list[go.Figure]:
     figures = [_panel(run, axis, f"{deciding} loss · lower is better", lambda c: c.losses.get(deciding))]
     if run.aucs:
         _add_aucs(figures[0], run, axis)
-    for name, note in (("discordance", "lower is better"), ("separability", "higher is better, up to ½")):
+    for name, note in (
+        ("discordance", "lower is better"),
+        ("separability", "higher is better; more than ½ counts as ½"),
+    ):
         measured = {identifier: training.measures.get(name) for identifier, training in run.trainings.items()}
         if any(value is not None for value in measured.values()):
             figures.append(_panel(run, axis, f"{name} · {note}", lambda c, measured=measured: measured[c.id]))  # type: ignore[misc]

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from dsv_plugins.calibration import Findings
-from dsv_plugins.errors import StoreError, shown
+from dsv_plugins.errors import InputError, StoreError, shown
 from dsv_plugins.run.checksums import RESTORE, verify
 from dsv_plugins.run.folder import FORMAT, RunFolder, read_json, write_json
 from dsv_plugins.run.tiles import Loading, Tiles
@@ -385,6 +385,8 @@ def read_model(run: RunFolder) -> ModelRecord:
     """
     if run.study.exists():  # a model works without the rest of its run
         read_study(run)
+    if not run.path.is_dir():
+        raise InputError(f"{run.path} is not there; give the folder that `dsv select` printed")
     if not run.model.is_dir():
         raise StoreError(f"{run.path} holds no chosen model; finish the study with `dsv select` first")
     problem = verify(run.model)

@@ -80,9 +80,10 @@ class Tiles:
         return torch.stack(self.parts(images), dim=1).flatten(0, 1)
 
     def joined(self, maps: Tensor) -> Tensor:
-        """Join maps of tiles (images × tiles, …, height, width) into maps of images; where they overlap, the largest.
+        """Join maps of tiles (images × tiles, …, height, width) into maps of images.
 
-        The tile that sees a defect best then decides, as it does in the score of the image.
+        Where tiles overlap, their mean counts, and a tile the less the nearer its edge is: neither the largest value,
+        which is larger where more tiles are, nor an edge shows as a line then.
         """
         import torch
         from torch.nn import functional
@@ -92,16 +93,18 @@ class Tiles:
         if tuple(maps.shape[-2:]) != (side, side):
             maps = functional.interpolate(maps[:, None], size=(side, side), mode="bilinear", align_corners=False)[:, 0]
         height, width = (length * side // self.side for length in self.canvas)
-        lowest = -math.inf if maps.is_floating_point() else 0
+        places = torch.arange(1, side + 1)
+        ramp = torch.minimum(places, side + 1 - places).float()
+        weight = ramp[:, None] * ramp
         parts = maps.reshape(-1, self.count, *maps.shape[1:]).unbind(dim=1)
-        whole = None
+        total, weights = torch.zeros(()), torch.zeros(height, width)
         for part, (top, left) in zip(parts, self.corners, strict=True):
             top, left = top * side // self.side, left * side // self.side
             edges = (left, width - left - side, top, height - top - side)
-            placed = functional.pad(part, edges, value=lowest)
-            whole = placed if whole is None else torch.maximum(whole, placed)
-        assert whole is not None
-        return whole
+            total = total + functional.pad(part.float() * weight, edges)
+            weights = weights + functional.pad(weight, edges)
+        joined = total / weights
+        return joined if maps.is_floating_point() else joined.round().to(maps.dtype)
 
 
 @dataclass(frozen=True, slots=True)

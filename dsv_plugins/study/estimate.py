@@ -1,4 +1,4 @@
-"""How long a study will take, from a probe: one candidate of it, in a folder that is removed afterwards."""
+"""How long a study will take, from a probe: its first candidates, in a folder that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from dsv_plugins.errors import TrainingError
 from dsv_plugins.plugins.observer import Observer
@@ -28,7 +29,7 @@ class Estimate:
     """What the probe took.
 
     Attributes:
-        candidate: The seconds of one candidate.
+        candidate: The seconds of one candidate, while others are trained beside it.
         once: The seconds of what is done once: start, decoding, and what all candidates share.
     """
 
@@ -41,10 +42,10 @@ class Estimate:
 
 
 def estimate(plan: Plan, observer: Observer) -> Estimate:
-    """Do all that a study does for its first candidate, with few updates, and keep nothing.
+    """Do all that a study does for the candidates that it trains first, with few updates, and keep nothing.
 
     Raises:
-        TrainingError: The candidate failed, as it would in the study.
+        TrainingError: One of them failed, as it would in the study.
     """
     settings = plan.settings
     updates = None if plan.budget is None else min(plan.budget, PROBE_UPDATES)
@@ -55,14 +56,16 @@ def estimate(plan: Plan, observer: Observer) -> Estimate:
         log = RunLog(folder, None, Observers(observer, {}))
         schedule = Schedule(plan, folder, executor, log)
         plan.prepare_images(folder.data, log.observers)
-        candidate = plan.candidates(range_points=1)[0]
-        evaluations = schedule.evaluate([candidate], updates, None)
+        candidates = plan.candidates(range_points=1)[: executor.parallelism]
+        evaluations = schedule.evaluate(candidates, updates, None)
         elapsed = time.monotonic() - started
-        if candidate.id in schedule.failures:
-            raise TrainingError(f"{candidate} failed: {schedule.failures[candidate.id]}") from schedule.first_error
-        probed = log.journal.seconds()[candidate.id]
-    seconds = probed
+        for candidate in candidates:
+            if candidate.id in schedule.failures:
+                raise TrainingError(f"{candidate} failed: {schedule.failures[candidate.id]}") from schedule.first_error
+        probed = log.journal.seconds()
+    seconds = fmean(probed.values())
     if updates:
         assert plan.budget is not None
-        seconds += evaluations[candidate.id].timings["training"] * (plan.budget / updates - 1)
-    return Estimate(candidate=seconds, once=elapsed - probed)
+        training = fmean(evaluation.timings["training"] for evaluation in evaluations.values())
+        seconds += training * (plan.budget / updates - 1)
+    return Estimate(candidate=seconds, once=elapsed - max(probed.values()))

@@ -7,7 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from dsv_plugins.calibration import DEFAULT_FALSE_ALARMS, Calibration, Findings, findings, images_to_keep_out
+from dsv_plugins.calibration import (
+    DEFAULT_FALSE_ALARMS,
+    Calibration,
+    Findings,
+    findings,
+    images_to_keep_out,
+    lowest_rate,
+)
 from dsv_plugins.data.dataset import Dataset
 from dsv_plugins.data.shift import shift_warning
 from dsv_plugins.errors import PluginError, TrainingError, shown
@@ -167,9 +174,9 @@ def _lacks(plan: Plan, dataset: Dataset) -> Iterator[str]:
         more = images_to_keep_out(train, MORE_HELD_OUT)
         yield (
             f"no image can be called anomalous: {NO_CALIBRATION}, or run with --holdout {MORE_HELD_OUT:g}, which keeps "
-            f"{more} of {train} out, enough for a false-alarm rate of {1 / (more + 1):.2g}"
+            f"{more} of {train} out, enough for a false-alarm rate of {lowest_rate(more):.2g}"
         )
-    elif (lowest := 1 / (held_out + 1)) > DEFAULT_FALSE_ALARMS:
+    elif (lowest := lowest_rate(held_out)) > DEFAULT_FALSE_ALARMS:
         yield (
             f"{held_out} held-out images can promise no false-alarm rate below {lowest:.2g}; "
             f"{DEFAULT_FALSE_ALARMS:g} needs {round(1 / DEFAULT_FALSE_ALARMS) - 1}: give more good images, or --holdout"

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from dsv_plugins import InputError, build_registry, errors
 from dsv_plugins.cli import main, plugins
-from dsv_plugins.errors import cell
 from dsv_plugins.plugins.discovery import DISABLE_VARIABLE
 from dsv_plugins.plugins.records import RECORDS
 from dsv_plugins.study.settings import StudySettings
@@ -200,8 +199,8 @@ def test_printable_text_has_the_very_characters_but_for_those_that_steer(text):
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from("=+-@\udcff\t \x1b")))
 def test_no_path_in_a_csv_file_is_a_formula(text):
-    assert cell(text).removeprefix("./") == errors.printable(text).removeprefix("./")
-    assert not cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋"))
+    assert errors.cell(text).removeprefix("./") == errors.printable(text).removeprefix("./")
+    assert not errors.cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋"))
 
 
 def test_a_shell_finds_the_file_of_a_quoted_path():

@@ -68,7 +68,7 @@ def test_dry_run_plans_and_keeps_nothing(finished, tmp_path):
     assert completed.returncode == 0, completed.stderr
     assert "3 candidates of 12 updates, after 8 that they share," in completed.stdout
     assert re.search(
-        r"^about \d+ s for each, \d+\.\d min in all \(from one candidate, not kept\)$", completed.stdout, re.MULTILINE
+        r"^about \d+ s for each, \d+\.\d min in all \(from the first one, not kept\)$", completed.stdout, re.MULTILINE
     )
     assert not (tmp_path / "run").exists()
     plan = json.loads(dsv_here(*tiny_select(task, tmp_path / "run", "--dry-run", "--json")).stdout)

@@ -28,6 +28,7 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # They set up environments, and are themselves what runs these tests.
 SET_UP = ("make ", "pip ", "git ", "cd ")
 SMALL = ["--detector", DETECTOR, "--detector-params", json.dumps(TINY), "--executor", "serial"]
+WITH_THE_DEFAULT_DETECTOR = ("check-your-images.md", "decide-without-labels.md", "run-on-a-line.md")
 SMALL_WITH_HEATMAPS = ["--detector-params", '{"image_size": 64}', "--executor", "serial"]
 ENDLESS = {"serve": 0, "watch": 130}
 """Commands that run until Ctrl-C, and their exit codes."""
@@ -70,7 +71,7 @@ def test_shell_snippets_run(page, tmp_path, monkeypatch):
         command, *arguments = shlex.split(line, comments=True)
         assert command == "dsv", f"{line!r} is no command that these tests know how to run"
         if arguments[0] in ("select", "bench"):
-            small = SMALL_WITH_HEATMAPS if page.name in ("decide-without-labels.md", "run-on-a-line.md") else SMALL
+            small = SMALL_WITH_HEATMAPS if page.name in WITH_THE_DEFAULT_DETECTOR else SMALL
             arguments += small + ([] if {"--grid", "--config"} & set(arguments) else ["--grid", "patch_size=0.1"])
         if arguments[0] in ENDLESS:
             interrupted(arguments)

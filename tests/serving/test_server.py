@@ -124,7 +124,7 @@ def test_it_says_once_that_the_images_have_changed_and_sigterm_ends_it(calibrate
         for file in content:
             assert ask(f"{address}/predict", file.getvalue())[0] == 200
         changed = json.loads(ask(f"{address}/health")[1])["changed"]
-        assert changed.startswith("the images have changed: their brightness")
+        assert changed.startswith("the images have changed, or more than 30% of them are anomalous: their brightness")
         assert "\ndsv_changed 1.0\n" in ask(f"{address}/metrics")[1]
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=60)[1] == f"note: {changed}\n"

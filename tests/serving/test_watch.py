@@ -71,7 +71,7 @@ def test_it_says_once_that_the_images_have_changed(calibrated_model: Model, inbo
     watch = Watch(calibrated_model, inbox, out, notes.append)
     assert [watch.judge_new() for _ in range(2)] == [0, 60]
     (note,) = notes
-    assert note.startswith("the images have changed: their brightness")
+    assert note.startswith("the images have changed, or more than 30% of them are anomalous: their brightness")
 
 
 def test_a_name_is_no_formula_and_no_other_row(calibrated_model: Model, photos: list[Path], inbox: Path, out: Path):

@@ -109,7 +109,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(finished, tmp_path
     os.killpg(running.pid, signal.SIGINT)  # what a terminal does
     output, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "run the same command again to resume" in output
+    assert "what is finished is kept in" in output
     assert "Traceback" not in output + errors
     assert dsv(*tiny_select(task, tmp_path / "run", *LONGER)).returncode == 0
 
@@ -159,7 +159,7 @@ def test_an_interrupt_at_any_moment_is_quiet_and_leaves_nothing_running(finished
         assert time.monotonic() < deadline, "something is left running"
         time.sleep(0.1)
     if moment == "training":
-        assert "run the same command again to resume" in output
+        assert "what is finished is kept in" in output
         assert dsv(*arguments).returncode == 0
         assert (tmp_path / "run/selection.json").read_bytes() == (undisturbed / "selection.json").read_bytes()
 

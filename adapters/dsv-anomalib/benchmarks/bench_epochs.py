@@ -5,7 +5,7 @@
 Trains models of anomalib on each task, and looks at them every so many updates. Two values need no labels: the AUC on
 held-out good images against pseudo-anomalies of these, of kinds that were not trained on (`pseudo`); and how much the
 ranking of the test images agrees with the rankings of all looks (`agreement`). Prints the AUC of the look that each
-keeps, of the last, the mean and the best one, and what is made up of the way from the last to the best.
+keeps, of the last, the mean and the best one.
 """
 
 from __future__ import annotations
@@ -106,13 +106,15 @@ def measured(model: str, task: Task, updates: int, every: int) -> list[float]:
 
 
 def print_summary(rows: np.ndarray) -> None:
-    """The means; of the way from the last to the best look, the share that each value makes up, and its p-value."""
+    """The means, and what each value gains on the last look."""
     means = dict(zip(COLUMNS, rows.mean(axis=0), strict=True))
     print(f"| **mean** | {' | '.join(f'{auc:.3f}' for auc in means.values())} |")
     for name in COLUMNS[3:]:
-        share = (means[name] - means["last"]) / max(means["best"] - means["last"], 1e-9)
+        gained, possible = (means[each] - means["last"] for each in (name, "best"))
         p = signed_rank_p(rows[:, COLUMNS.index(name)], rows[:, 0]) if len(rows) > 1 else float("nan")
-        print(f"{name}: {share:.0%} of the way from the last to the best, p = {p:.2g}", flush=True)
+        print(
+            f"{name}: {gained:+.3f} against the last look, where {possible:+.3f} is possible; p = {p:.2g}", flush=True
+        )
 
 
 def _auc(normal: np.ndarray, pseudo: np.ndarray) -> float:

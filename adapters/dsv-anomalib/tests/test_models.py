@@ -17,6 +17,7 @@ from torch import nn
 
 import dsv_anomalib
 from dsv_anomalib import Entry, ImageSpace
+from dsv_anomalib.models import detector_of
 from dsv_anomalib.table import ENTRIES
 from dsv_plugins import InputError, UnknownPluginError
 
@@ -170,3 +171,17 @@ def test_a_wrong_tap_is_named():
     wrong = dataclasses.replace(own_entry(), tap=lambda module, pixels: module.model.missing(pixels))
     with pytest.raises(InputError, match=r"the tap of mine failed \(AttributeError: .*missing.*; it takes the module"):
         trained_once(wrong).encode(torch.rand(2, 3, SIDE, SIDE))
+
+
+@pytest.mark.parametrize(
+    ("model", "detector"),
+    [
+        ("cutpaste", "cutpaste-resnet18"),
+        (dsv_anomalib.CutPaste, "cutpaste-resnet18"),
+        (dsv_anomalib.PatchFusion, "patch-fusion"),
+        ("dsv_anomalib.PatchMemory", "patch-memory"),
+        ("patch-memory", "patch-memory"),
+    ],
+)
+def test_our_modules_are_selected_as_their_detectors(model, detector):
+    assert detector_of(model)[0] == detector
