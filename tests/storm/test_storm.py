@@ -301,11 +301,14 @@ def test_copies(dice, tally, tmp_path):
                 shown = pixels + generator.normal(0, 3, pixels.shape) if kind == "burst" else pixels
                 image = Image.fromarray(shown.clip(0, 255).astype(np.uint8))
                 image.save(good / f"{photo}-{copy}.{'jpg' if kind == 'encoded' else 'png'}", quality=80)
-        test = [good.parent / "test.png"]
-        Image.fromarray(np.zeros((48, 48, 3), np.uint8)).save(test[0])
+        test = [folder / f"{shade}.png" for shade in (0, 99)]
+        for shade, file in zip((0, 99), test, strict=True):
+            Image.fromarray(np.full((48, 48, 3), shade, np.uint8)).save(file)
         prepare(good, test, folder / "data", size=48, holdout=None, seed=number)
         files = json.loads((folder / "data/images.json").read_text())["files"]
-        train, held_out = ([Path(file).name.split("-")[0] for file in files[name]] for name in ("train", "holdout"))
+        train, held_out = (
+            [Path(file).name.split("-")[0] for file in files.get(name, [])] for name in ("train", "holdout")
+        )
         both = set(train) & set(held_out)
         counted = len(held_out) - len(set(held_out))
         wrong = f"{sorted(both)} are on both sides" if both else counted and "a held-out photo counts twice"
