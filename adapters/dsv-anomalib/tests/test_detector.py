@@ -225,7 +225,7 @@ def test_missing_weights_are_found_before_anything_is_trained(name, params, reas
             tmp_path / "test",
             detector=f"anomalib-{name}",
             detector_params={"model_params": params},
-            augmentation="anomalib-feature-noise",
+            augmentation={"foundad": "cutpaste", "dsr": "anomalib-latent-strength"}.get(name, "anomalib-feature-noise"),
             out=tmp_path / "run",
         )
     assert len(attempts) <= 1

@@ -111,12 +111,13 @@ def test_all_settings_of_a_model_serve_as_one_module(task, tmp_path):
     maps = torch.stack([member.module.model(pixels).anomaly_map.detach() for member, _ in members]).mean(dim=0)
     torch.testing.assert_close(predicted.anomaly_map.squeeze(1), maps, rtol=1e-4, atol=1e-5)
     by_engine = Engine().export(found.model, "onnx", export_root=tmp_path, input_size=found.model.input_size)
-    assert dsv(["export", str(found.path), "--out", str(tmp_path / "detector.onnx")]) == 0
-    for file in (by_engine, tmp_path / "detector.onnx"):
+    by_dsv = tmp_path / "detector.onnx"
+    assert dsv(["export", str(found.path), "--out", str(by_dsv), "--pixels", "float32"]) == 0
+    for file, taken in ((by_engine, pixels), (by_dsv, pixels.permute(0, 2, 3, 1))):
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
         for count in (1, 3):
-            assert len(session.run(None, {given.name: pixels[:count].numpy()})[0]) == count
+            assert len(session.run(None, {given.name: taken[:count].numpy()})[0]) == count
 
 
 def test_an_argument_that_a_model_does_not_have_is_refused_before_any_training(task, tmp_path):
@@ -266,9 +267,10 @@ def test_the_commands_of_dsv_take_the_detectors(task, tmp_path, capsys, model):
     assert candidate["params"] == {"noise_std": 0.1}
     assert dsv(["export", str(tmp_path / "run"), "--out", str(tmp_path / "detector.onnx")]) == 0
     session = onnxruntime.InferenceSession(str(tmp_path / "detector.onnx"), providers=["CPUExecutionProvider"])
-    pixels = images(3, size=entry.check_params["image_size"]).float() / 255
-    (scores, *_) = session.run(None, {"images": pixels.numpy()})
-    np.testing.assert_allclose(scores, load(tmp_path / "run").detector.score(pixels), rtol=1e-3, atol=1e-5)
+    pixels = images(3, size=entry.check_params["image_size"])
+    (scores, *_) = session.run(None, {"images": pixels.permute(0, 2, 3, 1).numpy()})
+    expected = load(tmp_path / "run").detector.score(pixels.float() / 255)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_model_without_augmentation_or_values_to_try_is_refused(task):

@@ -34,7 +34,8 @@ OWN: Mapping[object, str] = {
 
 def plain_detector(model: Model) -> str | None:
     """The detector of dsv-plugins, or of another package, that a model is; None for models of anomalib."""
-    return OWN.get(model) or (model if isinstance(model, str) and model in plain_detectors() else None)
+    own = OWN.get(model) if isinstance(model, (str, type)) else None
+    return own or (model if isinstance(model, str) and model in plain_detectors() else None)
 
 
 def detector_of(model: Model) -> tuple[str, str, tuple[object, ...]]:
