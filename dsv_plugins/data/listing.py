@@ -154,7 +154,7 @@ def split(groups: Sequence[Sequence[int]], holdout: float | None, seed: int) -> 
     No photo has copies in both. Of a held-out photo with copies only one is taken: as many scores of one photo would
     promise more than they know.
     """
-    count = images_to_keep_out(len(groups), holdout)
+    count = min(images_to_keep_out(len(groups), holdout), len(groups) - 1)  # all may be copies of one photo
     generator = np.random.default_rng(derived_seed(seed, len(groups)))
     chosen = set(generator.permutation(len(groups))[:count].tolist())
     kept = sorted(place for index, group in enumerate(groups) if index not in chosen for place in group)

@@ -17,6 +17,7 @@ from scipy.spatial.distance import cdist
 
 from dsv_plugins.calibration import Calibration
 from dsv_plugins.data.dataset import open_dataset, prepare
+from dsv_plugins.data.listing import split
 from dsv_plugins.data.near_copies import near_copies
 from dsv_plugins.pixels import decode
 
@@ -182,3 +183,8 @@ def test_large_images_in_tiles_have_the_groups_of_the_whole_ones(tmp_path: Path)
             image for file in index["files"][name] for image in data.tiles.parts(decode(Path(file), data.tiles.canvas))
         ]
         assert (getattr(data, name).numpy() == np.stack(own)).all()
+
+
+def test_a_folder_of_one_photo_is_trained_on_and_not_held_out():
+    kept, held_out = split([[0, 1, 2, 3]], holdout=0.4, seed=0)
+    assert (kept, held_out) == ([0, 1, 2, 3], [])

@@ -23,7 +23,7 @@ from dsv_ray.remote import RemoteJobs, environment
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """A job that resumes from ten updates, in a run folder with images and a holdout."""
-    images = torch.arange(9 * 3 * 4 * 4, dtype=torch.int64).remainder(251).to(torch.uint8).reshape(9, 3, 4, 4)
+    images = torch.randint(256, (9, 3, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     run = RunFolder(tmp_path / "run")
     run.progress.mkdir(parents=True)
     prepare(images[:6], images[6:], run.data, size=4, holdout=0.4)
