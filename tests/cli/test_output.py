@@ -179,3 +179,13 @@ def test_an_image_without_a_score_is_named(tmp_path):
     assert completed.stderr.splitlines()[-1] == (
         f"dsv score: the detector gives {image} the score inf, which no verdict can be made of"
     )
+
+
+def test_what_is_left_open_is_told_by_nobody_at_the_end(tmp_path):
+    """Sockets and pipes of workers are closed: Python would name one that is not, as an error here."""
+    task = make_task(tmp_path / "parts")
+    arguments = ["--grid", "patch_size=0.1,0.3", "--image-size", 64, "--workers", 2, "--out", tmp_path / "run"]
+    completed = dsv("select", task, *arguments, PYTHONWARNINGS="error::ResourceWarning", PYTHONTRACEMALLOC="0")
+    assert completed.returncode == 0, completed.stderr
+    assert "ResourceWarning" not in completed.stderr
+    assert "Traceback" not in completed.stderr
