@@ -66,4 +66,4 @@ if __name__ == "__main__":
             raise SystemExit(code)
     for form in FORMS:
         cells = json.loads((options.out / form / "bench.json").read_text())["cells"]
-        print(form, {cell["task"]: round(float(np.mean(list(cell["aucs"].values()))), 3) for cell in cells})
+        print(form, {cell["task"]: round(cell["auc"]["Weighted by cosine"], 3) for cell in cells})
