@@ -15,7 +15,7 @@ from dsv_plugins.errors import StoreError, printable
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["answering", "output", "own_output", "silence", "steady_streams", "tell"]
+__all__ = ["answering", "note", "output", "own_output", "silence", "steady_streams", "tell"]
 
 _kept: list[IO[str]] = []
 
@@ -47,6 +47,11 @@ def steady_streams() -> None:
 def tell(line: str) -> None:
     """Write one line to the standard error; what is in it cannot steer the terminal."""
     print(printable(line), file=sys.stderr)
+
+
+def note(line: str) -> None:
+    """Write a line that a user should know, and that ends nothing."""
+    tell(f"note: {line}")
 
 
 def output() -> IO[str]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
-from dsv_plugins.cli.output import tell
+from dsv_plugins.cli.output import note, tell
 from dsv_plugins.cli.terminal import Terminal
 from dsv_plugins.errors import InputError, StoreError, cell
 from dsv_plugins.types import ANOMALOUS, NORMAL
@@ -132,12 +132,8 @@ def _files(arguments: Namespace) -> list[Path]:
     return [
         file
         for path in given
-        for file in ([path] if os.path.lexists(path) and not path.is_dir() else find_images(path, _note))
+        for file in ([path] if os.path.lexists(path) and not path.is_dir() else find_images(path, note))
     ]
-
-
-def _note(line: str) -> None:
-    tell(f"note: {line}")
 
 
 def _heat_files(arguments: Namespace, model: Model) -> list[PictureFolder | BoxFile]:
@@ -148,7 +144,7 @@ def _heat_files(arguments: Namespace, model: Model) -> list[PictureFolder | BoxF
     scale, threshold, levels = model.record.heat_scale, model.record.heat_threshold, model.record.levels
     if scale is None:
         if asked:
-            _note(f"the detector {model.record.detector!r} has no heatmaps, so none are written")
+            note(f"the detector {model.record.detector!r} has no heatmaps, so none are written")
         return []
     draw = {"heatmaps": overlay_of(scale), "maps": heat_of_pixels}
     if threshold is not None:
@@ -173,7 +169,7 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
     from dsv_plugins.data.images import find_images, survey
 
     folder = Path(arguments.recalibrate)
-    found, unreadable = survey(find_images(folder, _note))
+    found, unreadable = survey(find_images(folder, note))
     trained_on = set(model.record.trained_on)
     known = [file.path for file in found if file.short_digest in trained_on]
     if known:
@@ -183,13 +179,13 @@ def _recalibrated(model: Model, arguments: Namespace) -> Model:
         )
     different = list({file.digest: file.path for file in found}.values())  # equal scores would promise too much
     if len(different) < len(found):
-        _note(f"{len(found) - len(different)} of the {len(found)} images of {folder} are copies, and count once")
+        note(f"{len(found) - len(different)} of the {len(found)} images of {folder} are copies, and count once")
     if arguments.false_alarms is None and model.false_alarms is not None:
         _check_enough(len(different), model.false_alarms, folder)
     files = [*different, *(file.path for file in unreadable)]  # what cannot be read is told of when it is decoded
     _, scores, light = zip(*_scored(model, files, skip_bad=arguments.skip_bad), strict=True)
     recalibrated = model.recalibrated(torch.tensor(scores), torch.tensor(light), folder, arguments.false_alarms)
-    _note(f"from now on, {len(scores)} images of {folder} decide{_still_flagged(model, recalibrated)}")
+    note(f"from now on, {len(scores)} images of {folder} decide{_still_flagged(model, recalibrated)}")
     return recalibrated
 
 
@@ -243,8 +239,8 @@ def _tell(model: Model, arguments: Namespace) -> None:
         rate = model.false_alarms or 0.0
         if arguments.false_alarms is None and arguments.false_discoveries is None and rate > DEFAULT_FALSE_ALARMS:
             notes.append(f"{count} held-out images can promise no false-alarm rate below {rate:.3g}, which is used")
-    for note in notes:
-        _note(note)
+    for line in notes:
+        note(line)
 
 
 def _scored(
@@ -268,7 +264,7 @@ def _decoded(files: Sequence[Path], record: ModelRecord, *, skip_bad: bool) -> I
 
     console = Console(stderr=True)
     outcomes = track(
-        decode_all(files, record.image_size, _note, levels=record.levels),
+        decode_all(files, record.image_size, note, levels=record.levels),
         description="scoring",
         total=len(files),
         console=console,
@@ -313,7 +309,7 @@ def _tell_of_drift(model: Model, rows: Sequence[Scored]) -> None:
     drift = model.drift()
     for row in sorted(rows, key=lambda row: row.file.name):
         if told := drift.add([row.score], [row.light]):
-            _note(f"{told} (seen by {row.file}, image {drift.images} of {len(rows)} in the order of their names)")
+            note(f"{told} (seen by {row.file}, image {drift.images} of {len(rows)} in the order of their names)")
 
 
 def _labels(source: str | None, files: Sequence[Path]) -> dict[Path, str] | None:

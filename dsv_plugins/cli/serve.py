@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates
-from dsv_plugins.cli.output import tell
+from dsv_plugins.cli.output import note, tell
 from dsv_plugins.errors import InputError
 
 __all__ = ["add_arguments", "run"]
@@ -48,12 +48,8 @@ def run(arguments: Namespace) -> int:
     with listen(arguments.host, arguments.port) as listening, contextlib.suppress(KeyboardInterrupt):
         host, port, *_ = listening.getsockname()
         if model.calibration is None:
-            _note(f"no p-values and no verdicts: {NO_CALIBRATION}")
+            note(f"no p-values and no verdicts: {NO_CALIBRATION}")
         shown = f"[{host}]" if ":" in host else host
         tell(f"dsv serve: http://{shown}:{port} judges images; Ctrl-C ends it")
-        serve(model, limits, listening, _note)
+        serve(model, limits, listening, note)
     return 0
-
-
-def _note(line: str) -> None:
-    tell(f"note: {line}")

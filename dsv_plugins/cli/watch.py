@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveFloat
 
 from dsv_plugins.cli.options import add_false_alarms, add_plugins, check_rates, check_target
-from dsv_plugins.cli.output import tell
+from dsv_plugins.cli.output import note, tell
 
 __all__ = ["add_arguments", "run"]
 
@@ -38,14 +38,10 @@ def run(arguments: Namespace) -> int:
     from dsv_plugins.serving.watch import Watch
 
     model = load(arguments.run, false_alarms=arguments.false_alarms, plugins=arguments.plugins)
-    watch = Watch(model, Path(arguments.folder), Path(arguments.out), _note)
+    watch = Watch(model, Path(arguments.folder), Path(arguments.out), note)
     if model.calibration is None:
-        _note(f"no p-values and no verdicts: {NO_CALIBRATION}")
+        note(f"no p-values and no verdicts: {NO_CALIBRATION}")
     tell(f"dsv watch: waits for images in {arguments.folder}; Ctrl-C ends it")
     while True:
         watch.judge_new()
         time.sleep(arguments.every)
-
-
-def _note(line: str) -> None:
-    tell(f"note: {line}")

@@ -53,10 +53,8 @@ def update(
         InputError: The detector cannot be given more images, or too few images would decide.
     """
     run, record = RunFolder(model.run), model.record
-    ensemble = isinstance(model.detector, Ensemble)
-    detectors = (
-        [each.detector for each in model.detector.members] if isinstance(model.detector, Ensemble) else [model.detector]
-    )
+    whole = model.detector
+    detectors = [each.detector for each in whole.members] if isinstance(whole, Ensemble) else [whole]
     for detector in detectors:
         if type(detector).remember is DetectorEncoder.remember:
             raise InputError(f"the detector {record.detector!r} cannot be given more images without training")
@@ -88,7 +86,7 @@ def update(
         with finished_folder(run.model) as folder:
             shutil.copytree(run.model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
             for place, detector in enumerate(detectors):
-                detector.save(member_folder(folder, place) if ensemble else folder)
+                detector.save(member_folder(folder, place) if record.members else folder)
             (folder / MODEL_RECORD).write_text(json_text(asdict(record)))
             np.save(folder / HELD_OUT, calibration.held_out)
             np.save(folder / HELD_OUT_LIGHT, found.light.numpy())
